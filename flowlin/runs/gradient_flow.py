@@ -30,7 +30,6 @@ from flowlin.engine.mode_frame import problem_in_modes
 from flowlin.engine.observables import Observables, Observe
 from flowlin.engine.run import AbstractRun, Limits
 from flowlin.engine.solvers.wrapped import evaluations, is_explicit
-from flowlin.engine.step_control import shortest_step
 from flowlin.events.events import AbstractEvent, GateSwitches, UnitSwitches, user_watches
 from flowlin.events.watch import Watch
 from flowlin.networks.base import AbstractModel, trainable_flags
@@ -436,10 +435,8 @@ def _flow_failure(flow: Trajectory, limits: Limits, run: FlowRun) -> str:
             f"`rtol`{remedy}."
         )
     if result_is(flow.result, RESULTS.dt_min_reached):
-        # The last step, which was rejected, went hardly further.
-        beyond = flow.end + 2 * jnp.maximum(shortest_step(flow.end), jnp.finfo(flow.end).tiny)
-        if schedule is not None and jnp.isnan(schedule(beyond)):
-            return f"the run stopped at {reached}: {schedule.out_of_range(beyond)}"
+        if schedule is not None and (why := schedule.trouble_after(flow.end, run.t1)):
+            return f"the run stopped at {reached}: {why}"
         return (
             f"the step size shrank to nothing at {reached}: the loss is not finite there, or its "
             f"gradient jumps{remedy}."

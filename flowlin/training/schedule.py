@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from flowlin._tools.arguments import argument_error, function_of
+from flowlin._tools.arguments import argument_error, describe_value, function_of, is_real
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.user_functions import user_function_errors
 
@@ -66,14 +66,10 @@ class Schedule(eqx.Module):
             value = function(like)
         if is_traced(value) and not is_traced(function):
             function = eqx.filter_closure_convert(function, like)
-        shape, dtype = jnp.shape(value), getattr(value, "dtype", np.asarray(0.0).dtype)
-        number = isinstance(value, (int, float)) or hasattr(value, "dtype")
-        real = jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
-        if isinstance(value, bool) or not number or shape or not real:
-            found = f"{dtype} of shape {shape}" if hasattr(value, "dtype") else repr(value)
+        if not is_real(value):
             raise ValueError(
-                f"`tau` = {name} must make one real number of a time t, and makes {found}; a "
-                "time constant per layer is given as numbers."
+                f"`tau` = {name} must make one real number of a time t, and makes "
+                f"{describe_value(value)}; a time constant per layer is given as numbers."
             )
         arrays, rest = eqx.partition(function, _is_array)
         found = Schedule(jax.tree.map(jnp.asarray, arrays), rest, name)
@@ -105,6 +101,19 @@ class Schedule(eqx.Module):
         """
         due = jnp.isfinite(ts)
         return jnp.where(due, jax.lax.map(self, jnp.where(due, ts, 0.0)), jnp.nan)
+
+    def trouble_after(self, t: Array, t1: Array) -> str:
+        """Say that the time constant is none right after a time; empty where it is one.
+
+        Steps shrink to nothing some way before the time at which it falls to zero.
+        """
+        size = jnp.maximum(t, jnp.minimum(t1, 1.0))
+        eps = jnp.finfo(size.dtype).eps
+        for share in (32 * eps, eps**0.75, eps**0.5, eps**0.375):
+            at = jnp.minimum(t + share * size, t1)
+            if jnp.isnan(self(at)):
+                return self.out_of_range(at)
+        return ""
 
     def out_of_range(self, t: ArrayLike) -> str:
         """Return in words that the time constant at time t is none."""
