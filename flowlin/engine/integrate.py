@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike, PyTree
 
 from flowlin._tools.arrays import Parameters, as_parameters, replace_fields
 from flowlin._tools.numerics import jit_by_array
@@ -221,12 +221,6 @@ class FlowRun(AbstractRun):
         return found | own
 
     @property
-    def named_functions(self) -> dict[str, object]:
-        """The user's functions that are no events and no observables, by where they stand."""
-        schedule = self.problem.schedule
-        return {} if schedule is None else {"`tau`": schedule.function}
-
-    @property
     def without_names(self) -> "FlowRun":
         """The same run without its reference, and without names of events and observables.
 
@@ -261,7 +255,7 @@ class FlowRun(AbstractRun):
         t = jnp.zeros_like(self.t1) if t is None else t
         parameters = method.state_at_start(problem) if parameters is None else parameters
 
-        def field_until_end(terms: Any, t: Array, y: Any, args: Any) -> Any:
+        def field_until_end(terms: PyTree, t: ArrayLike, y: PyTree, args: PyTree) -> PyTree:
             # diffrax looks ahead to choose the first step, where a user's function of time may not
             # be defined any more.
             return solver.func(terms, jnp.minimum(t, self.t1), y, args)

@@ -78,11 +78,6 @@ class AbstractRun(eqx.Module):
         """The user's observables, see `flowlin.engine.observables.Observables`."""
 
     @property
-    def named_functions(self) -> dict[str, object]:
-        """The user's functions that are no events and no observables, by where they stand."""
-        return {}
-
-    @property
     @abc.abstractmethod
     def observer(self) -> Observer:
         """The watched values as one function of the parameters."""

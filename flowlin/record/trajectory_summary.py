@@ -105,13 +105,13 @@ def _describe_saved(flow: Any) -> str:
     return f"{when}: {', '.join(what)}"
 
 
-def _depends_on_time(tau: Any) -> bool:
+def _depends_on_time(tau: object) -> bool:
     """Tell whether a run's time constant is NaN, which stands for a function of time."""
     found = concrete_array(tau, 0)
     return found is not None and bool(np.isnan(found))
 
 
-def _first_to_last(values: Any) -> str:
+def _first_to_last(values: object) -> str:
     """Format the first and the last of a run's losses, or of other numbers at its saved times."""
     found = concrete_array(values, 1)
     if found is None:

@@ -31,6 +31,7 @@ from flowlin.record.trajectory import Trajectory
 from flowlin.runs.load import check_trajectory
 from flowlin.runs.progress import AbstractTimedPause, Pace
 from flowlin.runs.run import AbstractPause, Outset, compile_initial_state
+from flowlin.training.schedule import Schedule
 
 # The format of a run's state: raised with every change of its leaves, which a test notices.
 STATE_FORMAT = 1
@@ -241,9 +242,11 @@ def _argument_fingerprints(run: AbstractRun) -> dict[str, str]:
 
 def _function_fingerprints(run: AbstractRun) -> dict[str, str]:
     """Return a fingerprint of each function in `observe`, `events`, `tau`, by where it stands."""
-    found = run.named_functions | {
-        f"`observe[{name!r}]`": one for name, one in (run.observables.functions or {}).items()
-    }
+    found = {f"`observe[{name!r}]`": one for name, one in (run.observables.functions or {}).items()}
+    tau = run.arguments_by_name()["tau"]
+    for node in jax.tree.leaves(tau, is_leaf=lambda node: isinstance(node, Schedule)):
+        if isinstance(node, Schedule):
+            found["`tau`"] = node.function
     for watch in run.observer.watches:
         nodes = jax.tree.leaves(watch.function, is_leaf=lambda node: isinstance(node, BoundToTask))
         for node in nodes:

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import diffrax
@@ -62,7 +62,7 @@ from flowlin.tasks.task import Task
 from flowlin.training.losses import AnyLoss, Loss, SquaredError
 from flowlin.training.problem import Problem
 from flowlin.training.rules import AbstractRule, Gradient
-from flowlin.training.schedule import Schedule
+from flowlin.training.schedule import Schedule, TimeConstant
 
 # Steps that dense output of few parameters has room for at least: where it takes next to no
 # memory, all short runs share one program.
@@ -88,7 +88,7 @@ def gradient_flow(
     ts: Numbers | None = None,
     dense: bool = False,
     loss: AnyLoss = SquaredError(),
-    tau: Numbers | Callable[[Any], Any] = 1.0,
+    tau: TimeConstant = 1.0,
     weight_decay: Numbers | None = None,
     modified_rate: ArrayLike | None = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
@@ -247,7 +247,7 @@ def _pose_problem(
     task: Task,
     loss: Loss,
     rule: AbstractRule,
-    tau: Numbers | Callable[[Any], Any],
+    tau: TimeConstant,
     weight_decay: Numbers | None,
     trainable: PyTree,
 ) -> Problem:

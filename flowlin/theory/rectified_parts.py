@@ -225,7 +225,7 @@ def _replay_interval(problem, flow, dense, start, end, parameters, codes, slots,
         gates = effective_gates(flow, lax.stop_gradient(as_tree(dense.evaluate(t))), sides)
         gated = blank.with_sample_gates((gates.T,))
         field = VectorField(descended, gated, problem.time_constants)
-        return problem.scheduled_field(field)(t, y, args)
+        return problem.with_schedule(field)(t, y, args)
 
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(velocity),  # pyright: ignore

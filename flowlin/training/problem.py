@@ -1,6 +1,6 @@
 """The problem that a run solves: whose parameters move, on what, and how fast."""
 
-from typing import Any
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -77,7 +77,7 @@ class Problem(eqx.Module):
         return self.tau if self.schedule is None else jnp.full_like(self.tau, jnp.nan)
 
     @property
-    def tau_by_name(self) -> Any:
+    def tau_by_name(self) -> PyTree:
         """Return what a checkpoint knows the time constants by: numbers, and a function's name."""
         return self.tau if self.schedule is None else (self.schedule.name, self.schedule)
 
@@ -87,6 +87,6 @@ class Problem(eqx.Module):
             return jnp.broadcast_to(self.tau, ts.shape)
         return self.schedule.at_rows(ts)
 
-    def scheduled_field(self, field: Any) -> Any:
+    def with_schedule(self, field: Callable[..., PyTree]) -> Callable[..., PyTree]:
         """Return the vector field of the flow from that of its `time_constants`."""
         return field if self.schedule is None else ScheduledField(field, self.schedule)

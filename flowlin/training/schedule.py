@@ -9,7 +9,6 @@ what decides on sides at a kink, nor of the state's path between two of a walk's
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,11 +17,13 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.arguments import argument_error, describe_value, function_of, is_real
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import Numbers, is_traced
 from flowlin._tools.user_functions import user_function_errors
 
+TimeConstant = Numbers | Callable[[Array], ArrayLike]  # what users pass as `tau`
 
-def schedule_argument(name: str, value: Any) -> Any:
+
+def schedule_argument(name: str, value: object) -> object:
     """Check that an argument is a function of time that can be part of a compiled program."""
     function_of("t")(name, value)
     try:
@@ -33,7 +34,7 @@ def schedule_argument(name: str, value: Any) -> Any:
     return value
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf: object) -> bool:
     """Tell whether a leaf of a callable module is data, and not a part of the program."""
     return eqx.is_array(leaf) or isinstance(leaf, np.ndarray)
 
@@ -47,11 +48,11 @@ class Schedule(eqx.Module):
     """
 
     arrays: PyTree
-    rest: Any = eqx.field(static=True)
+    rest: PyTree = eqx.field(static=True)
     name: str = eqx.field(static=True)
 
     @staticmethod
-    def from_function(function: Callable[[Array], Any], like: Array) -> "Schedule":
+    def from_function(function: Callable[[Array], ArrayLike], like: Array) -> "Schedule":
         """Make the schedule of a user's function, for times like t = 0, `like`.
 
         A function that closes over a traced array, such as `lambda t: a + t` within `jax.grad`,
@@ -78,7 +79,7 @@ class Schedule(eqx.Module):
         return found
 
     @property
-    def function(self) -> Callable[[Any], Any]:
+    def function(self) -> Callable[..., ArrayLike]:
         """The user's function."""
         return eqx.combine(self.arrays, self.rest)
 
@@ -126,7 +127,7 @@ class Schedule(eqx.Module):
 class ScheduledField(eqx.Module):
     """A vector field at tau = 1 that is divided by a schedule, for diffrax."""
 
-    field: Callable[[Any, PyTree, Any], PyTree]
+    field: Callable[..., PyTree]
     schedule: Schedule
 
     def __call__(self, t: Array, state: PyTree, args: PyTree) -> PyTree:

@@ -253,7 +253,7 @@ class AveragedGates(SecondOrder[AveragedState]):
             return jax.tree.map(lambda y, v, a: y + s * h * (v + s * h / 2 * a), start, v0, slope)
 
         middle, end = predict_at(0.5), predict_at(1.0)
-        drives = (state.drive, *map(self._drive_at, times[1:], (middle, end)))
+        drives = state.drive, self._drive_at(times[1], middle), self._drive_at(t1, end)
         path = quadratic_through(state.z, middle[0], end[0])
         mean = start
         if self.decay is not None:
@@ -302,14 +302,14 @@ class AveragedGates(SecondOrder[AveragedState]):
 
         return lax.cond(made_jump, begin_anew, lambda: state)
 
-    def _divide_by_schedule(self, t: Array, tree: Tree) -> Tree:
+    def _divide_by_schedule(self, t: ArrayLike, tree: Tree) -> Tree:
         """A tree divided by tau at time t, where that depends on time."""
         if self.schedule is None:
             return tree
         tau = self.schedule(jnp.asarray(t))
         return jax.tree.map(lambda a: a / tau.astype(a.dtype), tree)
 
-    def _drive_at(self, t: Array, point: ZAndParameters) -> NetworkDrive:
+    def _drive_at(self, t: ArrayLike, point: ZAndParameters) -> NetworkDrive:
         """At a point, without gates in the strength. No large product."""
         z, parameters = point
         network = self.network.with_parameters(parameters)
