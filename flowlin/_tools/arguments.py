@@ -156,7 +156,7 @@ def argument_error(name: str, wanted: str, value: Any, remedy: str = "") -> Valu
     )
 
 
-def _is_real(value: Any) -> bool:
+def is_real(value: Any) -> bool:
     """Tell whether a value is one real number, traced or not; truth values and text are none."""
     if isinstance(value, (bool, np.bool_, str, bytes)):
         return False
@@ -181,7 +181,7 @@ def number_where(wanted: str, is_valid: Callable[[float], bool], remedy: str = "
     """Make a check for one real number that is `fine`, in words `wanted`; a traced one passes."""
 
     def check_number(name: str, value: Any) -> Any:
-        if not _is_real(value):
+        if not is_real(value):
             if getattr(value, "ndim", 0):
                 raise ValueError(f"`{name}` must be a single number, got shape {value.shape}.")
             if isinstance(value, (list, tuple)):
@@ -221,7 +221,7 @@ def number_in(low: float, high: float, remedy: str = "") -> Check:
     """Make a check for one number in [low, high), returned as a `float`."""
 
     def check_interval(name: str, value: Any) -> float:
-        if not _is_real(value) or is_traced(value) or not low <= _float_or_inf(value) < high:
+        if not is_real(value) or is_traced(value) or not low <= _float_or_inf(value) < high:
             hint = f"{remedy and '; '}{remedy}"
             raise ValueError(
                 f"`{name}` must lie in [{low:g}, {high:g}), got {describe_value(value)}{hint}."
@@ -251,7 +251,7 @@ def integer_from(low: int, remedy: str = "", high: int | float = math.inf) -> Ch
         wanted = f"a whole number from {low} to {high}"
 
     def check_integer(name: str, value: Any) -> int:
-        if not _is_real(value) or isinstance(value, jax.core.Tracer):
+        if not is_real(value) or isinstance(value, jax.core.Tracer):
             raise argument_error(name, wanted, value, remedy)
         if math.isfinite(_float_or_inf(value)) and int(value) == value and low <= value <= high:
             return int(value)

@@ -8,16 +8,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike, PyTree
 
 from flowlin._tools.arrays import Parameters, as_parameters, replace_fields
 from flowlin._tools.numerics import jit_by_array
-from flowlin.engine.kinks.sides import NO_SIDES, NO_SLOTS
 from flowlin.engine.kinks.walk import WalkState
 from flowlin.engine.method import Method, describe_options
 from flowlin.engine.mode_frame import ProblemInModes
 from flowlin.engine.observables import Observables
-from flowlin.engine.recorder import Recorder, RecorderState, event_log
+from flowlin.engine.outcome import FlowOutcome
+from flowlin.engine.recorder import Recorder, event_log
 from flowlin.engine.rows import count_due, insert_row, times_due, value_or_zeros
 from flowlin.engine.run import UNLIMITED_STEPS, AbstractRun, Limits, StepCost, is_paused
 from flowlin.engine.signals import PAUSED
@@ -35,10 +35,9 @@ from flowlin.engine.step_control import (
 )
 from flowlin.events.watch import Observer, Watch, log_with_names, watches_without_names
 from flowlin.networks.base import AbstractModel, trainable_part
-from flowlin.record.buffer import EventBuffer
 from flowlin.record.event_log import gate_log
 from flowlin.record.origin import Origin, RunState
-from flowlin.record.results import RESULTS, is_success
+from flowlin.record.results import RESULTS
 from flowlin.record.trajectory import Trajectory, trim_run
 from flowlin.tasks.task import Task
 from flowlin.training.objective import AbstractObjective, ModifiedLoss
@@ -206,7 +205,7 @@ class FlowRun(AbstractRun):
             "task": problem.task,
             "loss": repr(problem.loss),
             "kinks": describe_options(method.kinks),
-            "tau": problem.tau,
+            "tau": problem.tau_by_name,
             "weight_decay": problem.decay,
             "trainable": repr(problem.trained),
             "modified_rate": goal.learning_rate if isinstance(goal, ModifiedLoss) else None,
@@ -257,8 +256,14 @@ class FlowRun(AbstractRun):
         problem, method = self.problem_and_method
         t = jnp.zeros_like(self.t1) if t is None else t
         parameters = method.state_at_start(problem) if parameters is None else parameters
+
+        def field_until_end(terms: PyTree, t: ArrayLike, y: PyTree, args: PyTree) -> PyTree:
+            # diffrax looks ahead to choose the first step, where a user's function of time may not
+            # be defined any more.
+            return solver.func(terms, jnp.minimum(t, self.t1), y, args)
+
         ahead, inner = method.step_controller(problem).init(
-            term, t, self.t1, parameters, None, None, solver.func, solver.error_order(term)
+            term, t, self.t1, parameters, None, None, field_until_end, solver.error_order(term)
         )
         # diffrax chooses the first step without regard to t, beside which it may vanish.
         ahead = jnp.maximum(ahead, t + 2 * shortest_step(t))
@@ -360,7 +365,7 @@ class FlowRun(AbstractRun):
         (ts, (t,)), (rows, last) = solution.ts, solution.ys
         y = jax.tree.map(lambda a: a[0], last)
         state = solution.solver_state
-        found = _FlowOutcome(RESULTS.promote(solution.result), t, y, None)
+        found = FlowOutcome(RESULTS.promote(solution.result), t, y, None)
         if self.watches:
             found = found.with_recorder(state)
             state = state.inner
@@ -377,7 +382,7 @@ class FlowRun(AbstractRun):
         solver = self.method.solver
         counts = {name: start.counts[name] + solution.stats[name] for name in STEP_COUNTS}
         accepted = counts["num_accepted_steps"]
-        more_counts, more = solver_report(solver, state, accepted, ts, self.problem.tau)
+        more_counts, more = solver_report(solver, state, accepted, ts, self.problem)
         counts |= evaluations_after(start.counts, solver, solution)
         if doubts is not None:
             more_counts["unresolved_crossings"] = doubts.count
@@ -396,7 +401,7 @@ class FlowRun(AbstractRun):
             saved=observed if networks else None,
             counts=counts | more_counts,
             labels=(),
-            tau=self.problem.tau,
+            tau=self.problem.tau_on_record,
             discrete=False,
             dense=whole,
             step_counts=None,
@@ -414,7 +419,7 @@ class FlowRun(AbstractRun):
         )
 
     def _rows_with_end(
-        self, start: RunState, ts: Array, rows: Any, outcome: "_FlowOutcome", paused: Array
+        self, start: RunState, ts: Array, rows: Any, outcome: "FlowOutcome", paused: Array
     ) -> tuple[Array, Any]:
         """Return saved times and rows, and the end where it is saved; inf where none is due."""
         if self.ts is None:
@@ -434,43 +439,3 @@ class FlowRun(AbstractRun):
         place = jnp.sum(ts < end)
         ts, rows = insert_row((ts, rows), (end, last), place)
         return jnp.where(jnp.arange(len(ts)) > place, jnp.inf, ts), rows
-
-
-class _FlowOutcome(eqx.Module):
-    """The end of a run as far as it is known: its result, when, where, and the user's events."""
-
-    result: Any
-    end: Array
-    final: Parameters
-    log: EventBuffer | None
-
-    def with_failure(self, failed: Array, why: Any) -> "_FlowOutcome":
-        """Return it with the result `why` where a run `failed` that was fine or paused.
-
-        A log that overflows before a pause must be seen at that pause: what did not fit is lost.
-        """
-        fine = is_success(self.result) | (self.result == RESULTS.max_steps_reached)
-        result = RESULTS.where(failed & fine, why, self.result)
-        return _FlowOutcome(result, self.end, self.final, self.log)
-
-    def with_recorder(self, state: RecorderState) -> "_FlowOutcome":
-        """Return it with a recorder's log, and the event that ended the run if one did."""
-        log, result, end, final = state.log, self.result, self.end, self.final
-        if state.stop_state is not None:
-            ended = jnp.isfinite(state.stop_time)
-            end = jnp.minimum(end, state.stop_time)
-            result = RESULTS.where(ended, RESULTS.event_occurred, result)  # pyright: ignore
-            final = jax.tree.map(lambda a, b: jnp.where(ended, a, b), state.stop_state, final)
-        found = _FlowOutcome(result, end, final, log)
-        return found.with_failure(log.has_overflowed, RESULTS.event_overflow)
-
-    def with_walk(self, state: WalkState) -> "_FlowOutcome":
-        """Return it with the undecided event that stopped an exact walk, if one did."""
-        found = self.with_failure(state.log.has_overflowed, RESULTS.event_overflow)
-        result = found.result
-        for trouble, why in (
-            (NO_SLOTS, RESULTS.slide_overflow),
-            (NO_SIDES, RESULTS.sides_unsolved),
-        ):
-            result = RESULTS.where(jnp.any(state.sides.failure == trouble), why, result)
-        return _FlowOutcome(result, jnp.minimum(self.end, state.failure_time), self.final, self.log)

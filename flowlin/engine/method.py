@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import diffrax
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, PyTree
 
 from flowlin._tools.arrays import as_dtype, is_traced, replace_fields
 from flowlin._tools.numerics import FlatTree
@@ -137,7 +138,7 @@ class Method(eqx.Module):
             problem, solver, allowed, capacity, self.loop_kind, self.starts_at_kink
         )
         if walk is not None:
-            return walk.flow, walk
+            return problem.with_schedule(walk.flow), walk
         return self.vector_field(problem), solver
 
     def error_scale(self, problem: Problem) -> AbstractErrorScale:
@@ -177,13 +178,14 @@ class Method(eqx.Module):
         usual = isinstance(self.controller, diffrax.PIDController)
         return RecycledBDF() if smooth and fine and usual and size < LARGE_BYTES else RKC()
 
-    def vector_field(self, problem: Problem) -> VectorField | RuleField:
+    def vector_field(self, problem: Problem) -> Callable[..., PyTree]:
         """Return the vector field without a walk's gates."""
-        if not problem.is_gradient_flow:
-            return RuleField(
-                self.objective, problem.network, problem.tau, problem.rule, problem.has_memory
-            )
-        return VectorField(self.objective, problem.network, problem.time_constants)
+        goal, network, rule = self.objective, problem.network, problem.rule
+        if problem.is_gradient_flow:
+            return problem.with_schedule(VectorField(goal, network, problem.time_constants))
+        return problem.with_schedule(
+            RuleField(goal, network, problem.tau, rule, problem.has_memory)
+        )
 
 
 def choose_method(

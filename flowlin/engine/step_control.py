@@ -22,6 +22,7 @@ from flowlin.engine.solvers.wrapped import (
     evaluations,
     is_explicit,
 )
+from flowlin.training.problem import Problem
 
 REST_STEPS = 16  # steps in a row at rest after which a run pauses
 REST_FACTOR = 5.0  # errors allowed to a step by which one at rest moves at most: noise, not flow
@@ -239,12 +240,16 @@ def evaluations_per_step(solver: diffrax.AbstractSolver) -> int | None:
 
 
 def solver_report(
-    solver: diffrax.AbstractSolver, state: PyTree, accepted: Array, ts: Array, tau: Array
+    solver: diffrax.AbstractSolver, state: PyTree, accepted: Array, ts: Array, problem: Problem
 ) -> Report:
-    """Return counts and observables (T, ...) of a solve by `solver` that ended in this state."""
+    """Return counts and observables (T, ...) of a solve by `solver` that ended in this state.
+
+    Among them is `tau` where it depends on time.
+    """
     each = evaluations_per_step(solver)
     known = {} if each is None else {"accepted_evaluations": 1 + each * accepted}
+    scheduled = {} if problem.schedule is None else {"tau": problem.tau_at(ts)}
     if not isinstance(state, AbstractReporting):
-        return known, {}
-    numbers, observed = state.report(ts, tau)
-    return known | numbers, observed
+        return known, scheduled
+    numbers, observed = state.report(ts, problem.tau_at)
+    return known | numbers, scheduled | observed

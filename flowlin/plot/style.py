@@ -273,7 +273,7 @@ def array_of_shape(name: str, value: Data, shape: str) -> np.ndarray:
 
 def time_label(run: Trajectory) -> str:
     """Return the label of the time axis; a run with another tau than 1 has its unit of time."""
-    if run.tau.ndim:  # one per layer
+    if run.tau.ndim or np.isnan(run.tau):  # one per layer, or a function of time
         return r"flow time $t$"
     tau = float(run.tau)
     return TIME_LABEL if tau == 1 else rf"flow time $t$ ($\tau$ = {tau:g})"

@@ -93,7 +93,8 @@ class Trajectory(eqx.Module):
     - `model`: `final` as the library handles it.
     - `end`: the time reached.
     - `result`: how the run ended; `fl.RESULTS`.
-    - `tau`: the time constant of the flow, or of what descent approximates.
+    - `tau`: the time constant of the flow, or of what descent approximates; NaN where it depends on
+      time, with its values at `ts` in `observed["tau"]`.
     - `discrete`: whether it is a run of descent.
     - `error`: `RunErrors`, estimates of the run's global errors by `confirm`; None before.
     """

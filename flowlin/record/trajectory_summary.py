@@ -65,10 +65,12 @@ def trajectory_summary(flow: Any) -> Summary:
         ("network", shorten_text(repr(flow.model), LONGEST_ADVICE)),
         ("task", f"unknown, {format_count(flow.samples, 'sample')}"),
         ("saved", _describe_saved(flow)),
-        ("loss", f"{_loss_range(flow.losses)}, {shorten_text(repr(flow.reference.loss))}"),
+        ("loss", f"{_first_to_last(flow.losses)}, {shorten_text(repr(flow.reference.loss))}"),
     ]
     if known_task is not None:
         rows[1] = ("task", shorten_text(repr(known_task), LONGEST_ADVICE))
+    if (tau := flow.observed.get("tau")) is not None and _depends_on_time(flow.tau):
+        rows.append(("tau", f"of time, {_first_to_last(tau)}"))
     if flow.events.channels:
         whose = "" if flow.discrete else f"; {say_whose_error(flow.events)}"
         rows.append(("events", counts_by_name(flow.events) + whose))
@@ -103,11 +105,17 @@ def _describe_saved(flow: Any) -> str:
     return f"{when}: {', '.join(what)}"
 
 
-def _loss_range(losses: Any) -> str:
-    """Format the first and the last loss."""
-    found = concrete_array(losses, 1)
+def _depends_on_time(tau: object) -> bool:
+    """Tell whether a run's time constant is NaN, which stands for a function of time."""
+    found = concrete_array(tau, 0)
+    return found is not None and bool(np.isnan(found))
+
+
+def _first_to_last(values: object) -> str:
+    """Format the first and the last of a run's losses, or of other numbers at its saved times."""
+    found = concrete_array(values, 1)
     if found is None:
-        return format_number(losses)
+        return format_number(values)
     if not len(found):
         return "no time saved"
     return f"{format_number(found[0])} -> {format_number(found[-1])}"

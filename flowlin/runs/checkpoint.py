@@ -31,6 +31,7 @@ from flowlin.record.trajectory import Trajectory
 from flowlin.runs.load import check_trajectory
 from flowlin.runs.progress import AbstractTimedPause, Pace
 from flowlin.runs.run import AbstractPause, Outset, compile_initial_state
+from flowlin.training.schedule import Schedule
 
 # The format of a run's state: raised with every change of its leaves, which a test notices.
 STATE_FORMAT = 2
@@ -51,8 +52,8 @@ class CheckpointFile(NamedTuple):
     - `flow`: the trajectory so far.
     - `state`: the leaves of the run's state; random keys among them as numbers.
     - `state_format`: the format of the state in the version that wrote it; 0 until flowlin 0.2.
-    - `functions`: fingerprints of what the functions in `observe` and `events` do, by where they
-      stand, and `python`, the version of which that is the code.
+    - `functions`: fingerprints of what the functions in `observe`, `events` and `tau` do, by where
+      they stand, and `python`, the version of which that is the code.
     """
 
     prints: dict[str, str]
@@ -240,8 +241,12 @@ def _argument_fingerprints(run: AbstractRun) -> dict[str, str]:
 
 
 def _function_fingerprints(run: AbstractRun) -> dict[str, str]:
-    """Return a fingerprint of each function in `observe` and `events`, by where it stands."""
+    """Return a fingerprint of each function in `observe`, `events`, `tau`, by where it stands."""
     found = {f"`observe[{name!r}]`": one for name, one in (run.observables.functions or {}).items()}
+    tau = run.arguments_by_name()["tau"]
+    for node in jax.tree.leaves(tau, is_leaf=lambda node: isinstance(node, Schedule)):
+        if isinstance(node, Schedule):
+            found["`tau`"] = node.function
     for watch in run.observer.watches:
         nodes = jax.tree.leaves(watch.function, is_leaf=lambda node: isinstance(node, BoundToTask))
         for node in nodes:

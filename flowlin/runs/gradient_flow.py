@@ -63,6 +63,7 @@ from flowlin.tasks.task import Task
 from flowlin.training.losses import AnyLoss, Loss, SquaredError
 from flowlin.training.problem import Problem
 from flowlin.training.rules import AbstractRule, Gradient
+from flowlin.training.schedule import Schedule, TimeConstant
 
 # Steps that dense output of few parameters has room for at least: where it takes next to no
 # memory, all short runs share one program.
@@ -88,7 +89,7 @@ def gradient_flow(
     ts: Numbers | None = None,
     dense: bool = False,
     loss: AnyLoss = SquaredError(),
-    tau: Numbers = 1.0,
+    tau: TimeConstant = 1.0,
     weight_decay: Numbers | None = None,
     modified_rate: ArrayLike | None = None,
     events: AbstractEvent | Sequence[AbstractEvent] = (),
@@ -128,7 +129,12 @@ def gradient_flow(
       (output, target), each (N_out,), that returns a number: L is its mean over the samples (for
       the sum divide `tau` by P). The same function compiles once.
     - `tau`: time constant; or one per layer of a network of flowlin, (L,) with the readout, which
-      a layer's weights and bias share: tau_l dw_l/dt = -grad_l L.
+      a layer's weights and bias share: tau_l dw_l/dt = -grad_l L. Or a function of time that JAX
+      can trace, t to one positive number, such as `lambda t: 1 + t`, or a callable Equinox module,
+      whose arrays have derivatives: $\tau(t)\, \dot w = -\nabla L$, with `ts` and events in t. It
+      is asked at times in [0, `t1`] alone. Where it jumps, error control finds the jump by some
+      dozens of short steps; a pulse shorter than a step may be missed, as anything that is. The
+      saved values are `flow.observed["tau"]`, and `flow.tau` is NaN.
     - `weight_decay`: $\lambda$, or one per layer of weights, readout included: what is descended
       is then $L + \frac{\lambda}{2} \|w\|^2$, weights and biases alike. `flow.losses` and
       `LossBelow` stay those of L, the loss on the data, which need not fall all the way.
@@ -184,9 +190,9 @@ def gradient_flow(
       minute and at the end, atomically. The same call finds the file and goes on from there, or
       returns at once what had come out. A run that was killed and resumed equals one that was
       not, bit for bit. Functions are known by their names; those in `network` and `loss` also by
-      the loss and the gradient at t = 0, those in `events` and `observe` by their code and by the
-      numbers, strings, arrays and functions of their own file that they use. Callable objects
-      that are neither functions nor modules of Equinox are known by their name alone.
+      the loss and the gradient at t = 0, those in `events`, `observe` and `tau` by their code and
+      by the numbers, strings, arrays and functions of their own file that they use. Callable
+      objects that are neither functions nor modules of Equinox are known by their name alone.
     - `throw`: whether a run that fails raises; else `flow.result` says what happened.
 
     Ctrl-C is heard about every other second (under `jit`, with a diffrax progress meter and in the
@@ -242,14 +248,17 @@ def _pose_problem(
     task: Task,
     loss: Loss,
     rule: AbstractRule,
-    tau: Numbers,
+    tau: TimeConstant,
     weight_decay: Numbers | None,
     trainable: PyTree,
 ) -> Problem:
     """Return what is solved; without the task's name, which is no part of what is compiled."""
     decay, moves = decay_of(network, weight_decay), trainable_flags(network, trainable)
-    tau, unnamed = as_dtype(tau, network.dtype), replace_fields(task, name="")
-    return Problem(network, unnamed, loss, tau, decay, moves, rule=rule)
+    schedule, unnamed = None, replace_fields(task, name="")
+    if callable(tau):
+        schedule, tau = Schedule.from_function(tau, jnp.zeros((), network.dtype)), 1.0
+    tau = as_dtype(tau, network.dtype)
+    return Problem(network, unnamed, loss, tau, decay, moves, rule=rule, schedule=schedule)
 
 
 def _step_watches(
@@ -317,7 +326,7 @@ def _finish_flow(
     if not edge_known:
         warn_past_edge(run, flow)
     warn_hidden(run, flow)
-    return trim_and_raise(flow, throw, lambda f: _flow_failure(f, limits, run.method.kinks))
+    return trim_and_raise(flow, throw, lambda f: _flow_failure(f, limits, run))
 
 
 def _trace_flow(
@@ -413,8 +422,9 @@ def _require_dense(run: FlowRun, steps: int) -> None:
     )
 
 
-def _flow_failure(flow: Trajectory, limits: Limits, kinks: AbstractKinks) -> str:
+def _flow_failure(flow: Trajectory, limits: Limits, run: FlowRun) -> str:
     """Return in words what went wrong and what to do about it."""
+    kinks, schedule = run.method.kinks, run.problem.schedule
     reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
     remedy = kinks.remedy(flow.model)
     if result_is(flow.result, RESULTS.max_steps_reached):
@@ -428,6 +438,8 @@ def _flow_failure(flow: Trajectory, limits: Limits, kinks: AbstractKinks) -> str
             f"`rtol`{remedy}."
         )
     if result_is(flow.result, RESULTS.dt_min_reached):
+        if schedule is not None and (why := schedule.trouble_after(flow.end, run.t1)):
+            return f"the run stopped at {reached}: {why}"
         return (
             f"the step size shrank to nothing at {reached}: the loss is not finite there, or its "
             f"gradient jumps{remedy}."

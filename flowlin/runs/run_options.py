@@ -36,6 +36,7 @@ from flowlin.record.results import RESULTS, result_is
 from flowlin.record.trajectory import Trajectory, extension_error
 from flowlin.training.objective import Decay
 from flowlin.training.problem import Problem
+from flowlin.training.schedule import schedule_argument
 
 
 def check_options(
@@ -136,12 +137,17 @@ def check_time_constants(problem: Problem, modified_rate: ArrayLike | None) -> N
 
 
 def time_constants_argument(name: str, value: Any) -> Any:
-    """Check time constants, one or one per layer: positive; traced ones when the program runs."""
+    """Check time constants, one or one per layer: positive; traced ones when the program runs.
+
+    Or a function of time, whose values are not known before.
+    """
+    if callable(value):
+        return schedule_argument(name, value)
     if np.ndim(value) == 0 and not isinstance(value, (list, tuple)):
         return positive_at_run_time(name, value)
     value = real_array(name, value)
     if value.ndim != 1 or not value.size:
-        raise argument_error(name, "a number, or one per layer", value)
+        raise argument_error(name, "a number, one per layer, or a function of time", value)
     if is_traced(value):
         return eqx.error_if(value, ~(value > 0), f"`{name}` must be positive, and was not.")
     for layer, one in enumerate(np.asarray(value)):

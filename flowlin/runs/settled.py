@@ -27,8 +27,12 @@ FEWEST_STEPS, STEP_SHARE = 64, 4  # steps to the next try: a quarter of those ta
 
 
 def pause_at_rest(run: FlowRun) -> FlowRun:
-    """Return a run that pauses where it rests, if it is a walk whose solver may be exchanged."""
-    pauses = run.method.kinks.walks and run.reference.exchangeable and np.isfinite(run.horizon)
+    """Return a run that pauses where it rests, if it is a walk whose solver may be exchanged.
+
+    A flow whose tau is a function of time may rest now and move on later.
+    """
+    free = run.reference.exchangeable and run.problem.schedule is None
+    pauses = run.method.kinks.walks and free and np.isfinite(run.horizon)
     return replace_fields(run, pauses_at_rest=True) if pauses else run
 
 

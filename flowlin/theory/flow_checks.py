@@ -92,6 +92,11 @@ def _require_same_loss(flow: Trajectory, task: Task, tau: ArrayLike, loss: Squar
     if is_traced((flow.tau, tau, task)):
         return
     asked = np.asarray(tau) * own.factor_per_sample(task.mass) / loss.factor_per_sample(task.mass)
+    if np.any(np.isnan(flow.tau)):
+        raise ValueError(
+            "`flow` has a `tau` that depends on time, and the closed form is that of one number; "
+            f"run it with `tau={float(asked):.6g}`, {CHECK_ADVICE}."
+        )
     if not np.allclose(flow.tau, asked, rtol=1e-5):
         means = f" with {own}" if own != loss else ""
         raise ValueError(

@@ -186,7 +186,8 @@ class Rectified:
         hidden layer. With weight decay L includes the decay.
         """
         gated, slots = self._flow_and_slots
-        return unit_loss_falls(gated, self.flow.dense, self.history, slots)
+        dense = self.flow.dense
+        return unit_loss_falls(self._run_problem, gated, dense, self.history, slots)
 
     @functools.cached_property
     def pathways(self) -> tuple[RectifiedPathway, ...]:

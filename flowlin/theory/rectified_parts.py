@@ -224,7 +224,8 @@ def _replay_interval(problem, flow, dense, start, end, parameters, codes, slots,
     def velocity(t, y, args):
         gates = effective_gates(flow, lax.stop_gradient(as_tree(dense.evaluate(t))), sides)
         gated = blank.with_sample_gates((gates.T,))
-        return VectorField(descended, gated, problem.time_constants)(t, y, args)
+        field = VectorField(descended, gated, problem.time_constants)
+        return problem.with_schedule(field)(t, y, args)
 
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(velocity),  # pyright: ignore
@@ -257,7 +258,9 @@ def _replay_interval(problem, flow, dense, start, end, parameters, codes, slots,
 GAUSS_NODES, GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
-def unit_loss_falls(flow: OneLayerFlow, dense, history: SideHistory, slots: int) -> np.ndarray:
+def unit_loss_falls(
+    problem: Problem, flow: OneLayerFlow, dense: Any, history: SideHistory, slots: int
+) -> np.ndarray:
     """Return E (K, H + 1), intervals times units, readout's bias last, by Gauss's rule per step."""
     knots = np.asarray(dense.ts)
     knots = knots[np.isfinite(knots) & (knots > 0) & (knots < history.times[-1])]
@@ -268,7 +271,7 @@ def unit_loss_falls(flow: OneLayerFlow, dense, history: SideHistory, slots: int)
     more = round_up(len(interval)) - len(interval)
     edges = np.r_[edges, np.full(more, edges[-1])]
     codes = np.concatenate([codes, np.repeat(codes[-1:], more, axis=0)])
-    panels = _panel_integrals(flow, dense, edges[:-1], edges[1:], codes, slots)
+    panels = _panel_integrals(problem, flow, dense, edges[:-1], edges[1:], codes, slots)
     panels = np.asarray(panels)[: len(interval)]
     found = np.zeros((len(history.times) - 1, panels.shape[1]))
     np.add.at(found, interval, panels)
@@ -276,7 +279,7 @@ def unit_loss_falls(flow: OneLayerFlow, dense, history: SideHistory, slots: int)
 
 
 @eqx.filter_jit
-def _panel_integrals(flow, dense, starts, ends, codes, slots):
+def _panel_integrals(problem, flow, dense, starts, ends, codes, slots):
     """Return the integral over every panel, on which all gates keep their sides."""
 
     def panel_integral(one):
@@ -285,7 +288,9 @@ def _panel_integrals(flow, dense, starts, ends, codes, slots):
 
         def power_at(node):
             at = start + (end - start) * (1 + node) / 2
-            return dissipation_per_unit(flow, as_tree(dense.evaluate(at)), sides)
+            falls = dissipation_per_unit(flow, as_tree(dense.evaluate(at)), sides)
+            # The flow's own velocities are those at tau = 1 where tau depends on time.
+            return falls if problem.schedule is None else falls / problem.schedule(at)
 
         return (
             (end - start)

@@ -1,7 +1,10 @@
 """The problem that a run solves: whose parameters move, on what, and how fast."""
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from flowlin.networks.base import AbstractModel, trainable_part
@@ -9,6 +12,7 @@ from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss
 from flowlin.training.objective import Decay
 from flowlin.training.rules import AbstractRule, Gradient
+from flowlin.training.schedule import Schedule, ScheduledField
 
 
 class Problem(eqx.Module):
@@ -16,12 +20,13 @@ class Problem(eqx.Module):
 
     With a `decay` also $-\lambda w$.
 
-    - `tau`: one time constant, or one per layer (L,).
+    - `tau`: one time constant, or one per layer (L,); 1 where there is a `schedule` of it.
     - `trained`: which of the network's arrays move, in the order of its leaves; None for all.
     - `groups`: whose numbers the arrays hold where it is not the network's hidden units, as
       `AbstractModel.owners` says it.
     - `rule`: of training. With another one than `Gradient` the flow is the rule's, of its force
       $-\nabla L$.
+    - `schedule`: the time constant as a function of time, or None for `tau`.
     """
 
     network: AbstractModel
@@ -32,6 +37,7 @@ class Problem(eqx.Module):
     trained: tuple[bool, ...] | None = eqx.field(static=True, default=None)
     groups: tuple[tuple[str, int | None], ...] | None = eqx.field(static=True, default=None)
     rule: AbstractRule = Gradient()
+    schedule: Schedule | None = None
 
     @property
     def parameters(self) -> PyTree:
@@ -64,3 +70,23 @@ class Problem(eqx.Module):
         if self.trained is None and not self.tau.ndim:
             return self.tau
         return trainable_part(self.network.time_constants(self.tau), self.trained)
+
+    @property
+    def tau_on_record(self) -> Array:
+        """Return what a trajectory has as its `tau`: NaN where that depends on time."""
+        return self.tau if self.schedule is None else jnp.full_like(self.tau, jnp.nan)
+
+    @property
+    def tau_by_name(self) -> PyTree:
+        """Return what a checkpoint knows the time constants by: numbers, and a function's name."""
+        return self.tau if self.schedule is None else (self.schedule.name, self.schedule)
+
+    def tau_at(self, ts: Array) -> Array:
+        """Return the one time constant at times (T,), that may be inf where none is due."""
+        if self.schedule is None:
+            return jnp.broadcast_to(self.tau, ts.shape)
+        return self.schedule.at_rows(ts)
+
+    def with_schedule(self, field: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        """Return the vector field of the flow from that of its `time_constants`."""
+        return field if self.schedule is None else ScheduledField(field, self.schedule)

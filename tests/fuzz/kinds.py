@@ -329,7 +329,9 @@ TIMES = Kind(times, ("[nan]", "[]", "[0.2, 0.1]", "[0.1, 0.1]", "[0.1, 9.0]", "[
                      "[0.1, None]", "np.linspace(0, 0.5, 3)", "range(1)", "'0.1'"))  # fmt: skip
 FORMULA = Kind(numeric, (*NUMBERS, *VECTORS), formula=True)
 TIME_CONSTANT = Kind(
-    lambda v: numeric(v) and not np.any(np.asarray(v) <= 0), (*NUMBERS, *VECTORS), formula=True
+    lambda v: numeric(v) and not np.any(np.asarray(v) <= 0),
+    (*NUMBERS, *VECTORS, "abs", "lambda: 1.0", "lambda t: -1.0", "lambda t: np.ones(2)"),
+    formula=True,
 )
 ARRAY = Kind(finite, ARRAYS)
 ROWS = Kind(rows, ARRAYS, formula=True)

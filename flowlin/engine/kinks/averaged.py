@@ -1,6 +1,6 @@
 """Gradient flow of a ReLU network with its gates averaged over every step."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import diffrax
 import equinox as eqx
@@ -9,15 +9,16 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from flowlin._tools.arrays import Parameters
+from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin.engine.kinks.slides import SlideState, StepSlides, slides_after, slides_in_step
 from flowlin.engine.solvers.rkc import SecondOrder
-from flowlin.engine.solvers.wrapped import AbstractReporting, Report
+from flowlin.engine.solvers.wrapped import AbstractReporting, Report, TauAt
 from flowlin.networks.kinds import ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss
 from flowlin.training.objective import Decay, add_decay
 from flowlin.training.rules import divide_by_tau
+from flowlin.training.schedule import Schedule
 
 # ---- Quadratics in time on [0, 1]: when they are positive, and integrals over that part.
 
@@ -88,6 +89,7 @@ def _inner_fraction(numerator: Array, denominator: Array) -> Array:
 
 # Preactivations z (P, H) and parameters, or their velocities.
 ZAndParameters = tuple[Array, Parameters]
+Tree = TypeVar("Tree")
 
 EVALUATIONS_PER_STEP = 2  # pairs of large products per step
 FINEST_RTOL = 1e-5  # rtol below which the steps creep from switch to switch
@@ -127,7 +129,7 @@ class AveragedState(AbstractReporting):
     last_length: Float[Array, ""]
     grazing_margin: Float[Array, ""]
 
-    def report(self, ts: Array, tau: Array) -> Report:
+    def report(self, ts: Array, tau: TauAt) -> Report:
         """The grazing margin."""
         del ts, tau
         return {"grazing_margin": self.grazing_margin}, {}
@@ -197,8 +199,9 @@ class AveragedGates(SecondOrder[AveragedState]):
     that of z; its average over a step is by Simpson's rule on the prediction.
 
     **Arguments:** `network`, `task`, `loss`, time constants `tau` of the flow, a prefix of the
-    parameters' tree (one per layer is fine), None for what does not move, and its `decay`; the
-    vector field of the terms is used for the first step's length alone.
+    parameters' tree (one per layer is fine), None for what does not move, its `decay`, and the
+    `schedule` of tau or None, by which drives, and what decays, are divided at each of a step's
+    three points; the vector field of the terms is used for the first step's length alone.
 
     **Raises:** `ValueError` for several hidden layers.
     """
@@ -208,6 +211,7 @@ class AveragedGates(SecondOrder[AveragedState]):
     loss: Loss
     tau: PyTree
     decay: Decay | None = None
+    schedule: Schedule | None = None
 
     def __check_init__(self):
         if len(self.network.hidden) != 1:
@@ -220,9 +224,10 @@ class AveragedGates(SecondOrder[AveragedState]):
         """Preactivations and velocity at the start."""
         del terms, t1, args
         (z,) = self.network.with_parameters(y0).preactivations(self.task.x)
-        drive = self._drive_at((z, y0))
+        drive = self._drive_at(t0, (z, y0))
         slides = SlideState.without_slides(self.network.gate(0, z) * drive.pair_drive)
-        velocity = self._velocity_of(drive.with_pair_drive(slides.signal), (z, y0))
+        pull = self._divide_by_schedule(t0, (z, y0))
+        velocity = self._velocity_of(drive.with_pair_drive(slides.signal), pull)
         far = jnp.full((), jnp.inf, jnp.result_type(t0, z))
         return AveragedState(
             z=z,
@@ -236,8 +241,10 @@ class AveragedGates(SecondOrder[AveragedState]):
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """Predict, correct, evaluate."""
-        del terms, args, made_jump  # the field does not depend on time
-        state, h = solver_state, jnp.asarray(t1 - t0)
+        state = self._state_after_jump(terms, t0, y0, solver_state, made_jump)
+        del terms, args, made_jump
+        h = jnp.asarray(t1 - t0)
+        times = t0, t0 + h / 2, t1
         start, v0 = (state.z, y0), state.velocity
         # The slope of the velocity over the step before; 0 at first, whose length was inf.
         slope = jax.tree.map(lambda v, u: (v - u) / state.last_length, v0, state.earlier_velocity)
@@ -246,17 +253,20 @@ class AveragedGates(SecondOrder[AveragedState]):
             return jax.tree.map(lambda y, v, a: y + s * h * (v + s * h / 2 * a), start, v0, slope)
 
         middle, end = predict_at(0.5), predict_at(1.0)
-        drives = (state.drive, self._drive_at(middle), self._drive_at(end))
+        drives = state.drive, self._drive_at(times[1], middle), self._drive_at(t1, end)
         path = quadratic_through(state.z, middle[0], end[0])
-        mean = start if self.decay is None else _simpson_average(start, middle, end)
+        mean = start
+        if self.decay is not None:
+            mean = _simpson_average(*map(self._divide_by_schedule, times, (start, middle, end)))
         now = self._slides_in_step(state, h, drives, (end[0], v0[0] + h * slope[0]))
         average = self._velocity_of(self._average_drive(path, drives, now), mean)
         corrected = jax.tree.map(lambda y, v: y + h * v, start, average)
         error = jax.tree.map(jnp.subtract, corrected[1], end[1])
-        drive, z1 = self._drive_at(corrected), corrected[0]
+        drive, z1 = self._drive_at(t1, corrected), corrected[0]
         gates, moved = self.network.gate(0, z1), (z1 - end[0]) / h
         slides = slides_after(state.slides, now, h, z1, moved, drive.pair_drive, gates)
-        v1 = self._velocity_of(drive.with_pair_drive(slides.signal), corrected)
+        pull = self._divide_by_schedule(t1, corrected)
+        v1 = self._velocity_of(drive.with_pair_drive(slides.signal), pull)
         near = nearest_approach(state.z, z1, h * v0[0], h * v1[0])
         margin = jnp.minimum(
             state.grazing_margin, self._graze_margin(near, drives[1].pair_drive, y0)
@@ -281,7 +291,25 @@ class AveragedGates(SecondOrder[AveragedState]):
         k0, k1 = ((t1 - t0) * state.velocity[0] for state in (start, end))
         return Quantities(self.network, self.task, self.loss, t0, t1, start.z, end.z, k0, k1)
 
-    def _drive_at(self, point: ZAndParameters) -> NetworkDrive:
+    def _state_after_jump(self, terms, t0, y0, state: AveragedState, made_jump) -> AveragedState:
+        """The state at the start of a step, anew where a schedule of tau may have jumped."""
+        if self.schedule is None:
+            return state
+        margin = state.grazing_margin
+
+        def begin_anew() -> AveragedState:
+            return replace_fields(self.init(terms, t0, t0, y0, None), grazing_margin=margin)
+
+        return lax.cond(made_jump, begin_anew, lambda: state)
+
+    def _divide_by_schedule(self, t: ArrayLike, tree: Tree) -> Tree:
+        """A tree divided by tau at time t, where that depends on time."""
+        if self.schedule is None:
+            return tree
+        tau = self.schedule(jnp.asarray(t))
+        return jax.tree.map(lambda a: a / tau.astype(a.dtype), tree)
+
+    def _drive_at(self, t: ArrayLike, point: ZAndParameters) -> NetworkDrive:
         """At a point, without gates in the strength. No large product."""
         z, parameters = point
         network = self.network.with_parameters(parameters)
@@ -289,12 +317,13 @@ class AveragedGates(SecondOrder[AveragedState]):
         h, outputs = _outputs(network, z)
         error = -jax.grad(self.loss)(outputs, self.task.y, self.task.weights)
         pull = None if offset is None else network.bias_strength * jnp.sum(error, axis=0)
-        return NetworkDrive(error @ readout, error.T @ h, pull)
+        drive = NetworkDrive(error @ readout, error.T @ h, pull)
+        return self._divide_by_schedule(t, drive)
 
     def _velocity_of(self, drive: NetworkDrive, point: ZAndParameters) -> ZAndParameters:
         """Of z and the parameters, for a drive with gates: one pair of large products.
 
-        `point` is where weight decay pulls from.
+        `point` is where weight decay pulls from, over a schedule of tau.
         """
         x, c = self.task.x, self.network.bias_strength
         b = None if self.network.biases[0] is None else c * jnp.sum(drive.pair_drive, axis=0)

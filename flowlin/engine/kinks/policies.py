@@ -226,7 +226,7 @@ class AveragedKinks(AbstractKinks):
         network = problem.network
         assert isinstance(network, ReLUNetwork)
         task, loss, tau = problem.task, problem.loss, problem.time_constants
-        own = AveragedGates(network, task, loss, tau, problem.decay)
+        own = AveragedGates(network, task, loss, tau, problem.decay, problem.schedule)
         return own, "the solver of averaged kinks"
 
     def wrap_solver(self, problem, solver, allowed, capacity, loop, starts_at_kink) -> None:

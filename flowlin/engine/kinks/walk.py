@@ -26,6 +26,7 @@ from flowlin.engine.solvers.wrapped import (
     Explicit,
     Forwarding,
     Report,
+    TauAt,
     Wrapped,
     evaluations,
 )
@@ -104,7 +105,7 @@ class WalkState(AbstractCounting):
     failure_time: Float[Array, ""]  # time of an event that could not be decided, else inf
     evaluations: Int[Array, ""]  # of the velocity, up to here
 
-    def report(self, ts: Array, tau: Array) -> Report:
+    def report(self, ts: Array, tau: TauAt) -> Report:
         """Return the evaluations so far, and what the sides report."""
         del ts, tau
         never = jnp.full_like(self.failure_time, jnp.inf)

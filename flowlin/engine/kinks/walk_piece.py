@@ -57,7 +57,7 @@ def step_to_event(
         length = lax.stop_gradient(t1 - t)
         target = lax.stop_gradient(t) + high * length
         ye, error_e, dense_e, last_e = step_to(target)
-        there = flow(None, ye, frozen) if inner is None else last_e
+        there = terms.vf(target, ye, frozen) if inner is None else last_e
         shift, ye, spread = _move_onto_kink(
             flow, frozen, ye, there, error_e, first, slack, high * length
         )

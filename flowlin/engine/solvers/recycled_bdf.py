@@ -38,7 +38,7 @@ from .newton_krylov import (
     is_asymmetric,
     solve_step,
 )
-from .wrapped import AbstractCounting, History, Report
+from .wrapped import AbstractCounting, History, Report, TauAt
 
 VECTORS, DIRECTIONS = 16, 8  # kept from step to step, and of one solve
 FIRST = 20  # products with each vector at the start, where eigenvalues are followed
@@ -77,11 +77,12 @@ class BDFState(AbstractCounting):
     evaluations: Int[Array, ""]
     log: History | None
 
-    def report(self, ts: Array, tau: Array) -> Report:
+    def report(self, ts: Array, tau: TauAt) -> Report:
         """The Hessian's eigenvalues at the saved times, where they are followed."""
         followed = {}
         if self.log is not None:
-            followed["hessian_eigenvalues"] = -tau * self.log.at(ts)
+            hessian = self.log.times_factor(lambda t: -tau(t))
+            followed["hessian_eigenvalues"] = hessian.at(ts)
         return {"accepted_evaluations": self.evaluations}, followed
 
     @staticmethod

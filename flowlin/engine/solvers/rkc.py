@@ -14,7 +14,7 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PyTree
 
-from .wrapped import AbstractCounting, History, Report
+from .wrapped import AbstractCounting, History, Report, TauAt
 
 # ---- What the library's own second-order solvers have in common.
 
@@ -229,7 +229,7 @@ class RKCState(AbstractCounting):
     evaluations: Int[Array, ""]
     log: History
 
-    def report(self, ts: Array, tau: Array) -> Report:
+    def report(self, ts: Array, tau: TauAt) -> Report:
         """The radius at the saved times."""
         del tau
         return {"accepted_evaluations": self.evaluations}, {"spectral_radius": self.log.at(ts)}
