@@ -41,7 +41,7 @@ from flowlin.networks.graph import AbstractGraph
 from flowlin.networks.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
 from flowlin.networks.modules import as_model
 from flowlin.record.measured import AbstractPreparedMeasure
-from flowlin.tasks.task import Task
+from flowlin.tasks.task import Task, has_entry_weights, weights_by_sample
 
 
 def mean_over_equal(values: Array, equal: tuple[Group, ...]) -> Array:
@@ -70,6 +70,7 @@ def equal_modes(equal: tuple[Group, ...], count: int) -> tuple[np.ndarray, np.nd
 
 # ---- What modes were made from, and whether a network and a task are of it.
 
+MODES_ARE = "modes are"  # in errors
 CHECK_REMEDY = "or pass `check=False` where other modes are meant, as for a control"
 
 
@@ -83,7 +84,8 @@ def task_fingerprint(task: Task) -> tuple[np.ndarray, np.ndarray]:
     """
     (q, other), (r, another) = _project_rows(task.x), _project_rows(task.y)
     pairs = ((r, q), (another, other), (q, other), (q, q))
-    weights = None if task.weights is None else np.asarray(task.weights)
+    found = weights_by_sample(task, MODES_ARE)
+    weights = None if found is None else np.asarray(found)
 
     def sample_mean(values: np.ndarray) -> np.floating:
         return np.average(values, weights=weights)
@@ -170,6 +172,7 @@ def _require_bias_strength(modes: Any, network: AbstractOwnModel) -> None:
 
 def _require_data(modes: Any, task: Task) -> None:
     """Raise `ValueError` unless the task has the statistics of the modes, as far as known."""
+    weights_by_sample(task, MODES_ARE)
     known = modes.fingerprint
     if known is None or is_traced((known, task)) or known.ndim != 1:
         return
@@ -184,11 +187,24 @@ def _require_data(modes: Any, task: Task) -> None:
 
 
 def same_statistics(one: Task, other: Task) -> bool:
-    """Tell whether two tasks of one shape have the same statistics, as far as known here."""
-    held = [task for task in (one, other) if not _is_elsewhere(task)]
-    return len(held) < 2 or _fingerprint_agrees(
-        jnp.asarray(task_fingerprint(one)[0], one.x.dtype), other
-    )
+    """Tell whether two tasks of one shape have the same statistics, as far as known here.
+
+    Where entries have weights of their own, whether they have the same rows.
+    """
+    if _is_elsewhere(one) or _is_elsewhere(other):
+        return True
+    if has_entry_weights(one) or has_entry_weights(other):
+        return _rows_agree(one, other)
+    return _fingerprint_agrees(jnp.asarray(task_fingerprint(one)[0], one.x.dtype), other)
+
+
+def _rows_agree(one: Task, other: Task) -> bool:
+    """Tell whether two tasks have the same arrays, up to the rounding of the coarser precision."""
+    if not has_entry_weights(one) or not has_entry_weights(other):
+        return False
+    eps = max(np.finfo(task.x.dtype).eps for task in (one, other))
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(a.shape == b.shape and np.allclose(a, b, rtol=eps, atol=0) for a, b in pairs)
 
 
 def _fingerprint_agrees(known: Array, task: Task) -> bool:
@@ -324,7 +340,8 @@ class Modes(AbstractPreparedMeasure):
         **Raises:** `ValueError` for modes of another c or other data, unless `check=False`.
         """
         require_origin(self, cast(AbstractModel, network), task, check)
-        return _mode_strengths(self, task.x, task.weights, isinstance(network, LinearNetwork))
+        weights = weights_by_sample(task, MODES_ARE)
+        return _mode_strengths(self, task.x, weights, isinstance(network, LinearNetwork))
 
 
 CHECKS_BY_NAME["modes"] = instance_of(Modes, "modes, as `theory.modes(task, network)` returns them")
@@ -469,7 +486,8 @@ def modes_within(task: Task, bias_strength: Any, same: float = 0.0, zero: float 
         )
     if c:
         x = np.concatenate([np.full((len(x), 1), c, x.dtype), x], axis=1)
-    weights = None if task.weights is None else np.asarray(task.weights, np.float64)
+    weights = weights_by_sample(task, MODES_ARE)
+    weights = None if weights is None else np.asarray(weights, np.float64)
     syx, sx = sample_correlation(y, x, weights), sample_correlation(x, x, weights)
     rounding = 32 * float(jnp.finfo(task.x.dtype).eps)
     noise = rounding * np.sqrt(np.trace(sx) * sample_mean(np.sum(y**2, axis=1), weights))
