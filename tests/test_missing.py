@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from scipy.linalg import expm
 
 import flowlin as fl
@@ -14,10 +15,10 @@ from tests.tolerances import ROUNDING
 pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
 
 PLAIN = classes()  # 7 samples, 2 inputs, 3 outputs
-X, Y = PLAIN.x, np.asarray(PLAIN.y)
-WEIGHTS = np.random.default_rng(5).integers(0, 3, size=(7, 3)).astype(float)
+X, Y = PLAIN.x, PLAIN.y
+WEIGHTS = np.random.default_rng(6).integers(0, 3, size=(7, 3)).astype(float)
 WEIGHTS[2] = 0.0  # a sample of which nothing is known
-HOLES = np.where(WEIGHTS == 0, np.nan, Y)
+HOLES = jnp.where(WEIGHTS == 0, jnp.nan, Y)
 TASK = fl.Task(X, HOLES, weights=WEIGHTS)
 MEAN, SUM = fl.SquaredError(), fl.SquaredError("sum")
 TAU, DECAY, STEP = (2.0, 0.5), (0.2, 0.05), 2e-4
@@ -42,7 +43,7 @@ def entry_by_entry(network, loss):
     total = 0.0
     for p, k in zip(*np.nonzero(WEIGHTS), strict=True):
         total += WEIGHTS[p, k] * (network(X[p])[k] - Y[p, k]) ** 2 / 2
-    return total / (1.0 if loss is SUM else WEIGHTS.sum() / 3)
+    return float(total) / (1.0 if loss is SUM else WEIGHTS.sum() / 3)
 
 
 # ---- The loss
@@ -53,7 +54,9 @@ def test_the_loss_is_a_sum_over_entries(loss):
     network = relu(TASK)
     wanted = entry_by_entry(network, loss)
     assert float(fl.measures.loss(network, TASK, loss=loss)) == pytest.approx(wanted, rel=1e-13)
-    found, slope = jax.jit(jax.value_and_grad(loss))(network.outputs(X), HOLES, WEIGHTS)
+    found, slope = jax.jit(jax.value_and_grad(loss))(
+        network.outputs(X), HOLES, jnp.asarray(WEIGHTS)
+    )
     assert float(found) == pytest.approx(wanted, rel=1e-13)
     factor = 1.0 if loss is SUM else 3 / WEIGHTS.sum()
     wanted = factor * WEIGHTS * (np.asarray(network.outputs(X)) - Y)
@@ -65,11 +68,13 @@ def test_missing_targets_are_seen_by_nothing():
     np.testing.assert_array_equal(fl.Task(X, Y, weights=WEIGHTS).y, Y)  # finite ones stay
     rows = fl.Task(X, np.where(np.arange(7)[:, None] == 2, np.nan, Y), weights=np.arange(7) != 2)
     np.testing.assert_array_equal(rows.y[2], 0.0)  # of a whole sample
-    given = fl.gradient_descent(
-        relu(TASK), fl.Task(X, 1e9 * (WEIGHTS == 0) + Y, weights=WEIGHTS), 0.1, 9
-    )
-    missing = fl.gradient_descent(relu(TASK), TASK, 0.1, 9)
-    assert apart(given.final, missing.final) == 0
+    network = relu(TASK)
+    filled = fl.Task(X, jnp.where(WEIGHTS == 0, 1e9, Y), weights=WEIGHTS)
+    runs = [fl.gradient_descent(network, task, 0.1, 9) for task in (TASK, filled)]
+    assert apart(runs[0].final, runs[1].final) == 0
+    *_, (loss, arrays) = by_hand(network).descent(0.1, 9)
+    assert float(runs[0].losses[-1]) == pytest.approx(loss, rel=1e-13)
+    assert apart(runs[0].final, by_hand(network).at(arrays)) < 1e-13
     with pytest.raises(ValueError, match=r"`y` holds 1 value.*`weights=~np.isnan\(y\)`"):
         fl.Task(X, np.where(np.arange(21).reshape(7, 3) == 4, np.nan, Y), weights=np.ones((7, 3)))
     with pytest.raises(ValueError, match="`y` holds 1 value"):  # an infinity is a mistake
@@ -83,15 +88,20 @@ def test_equal_columns_are_weights_of_samples():
     for measure in (fl.measures.loss, fl.measures.velocity):
         for a, b in zip(*(jax.tree.leaves(measure(network, t)) for t in (one, other)), strict=True):
             np.testing.assert_allclose(a, b, rtol=ROUNDING, atol=ROUNDING)
-    # From statistics the one, from the samples the other.
-    flows = [fl.gradient_flow(linear(task), task, 2.0, rtol=1e-10) for task in (one, other)]
+
+
+@pytest.mark.slow
+def test_equal_columns_run_from_samples_as_weights_of_samples_from_statistics():
+    tasks = [fl.Task(X, Y, weights=w) for w in (COUNTS, np.repeat(COUNTS[:, None], 3, 1))]
+    flows = [fl.gradient_flow(linear(task), task, 2.0, rtol=1e-10) for task in tasks]
     assert [flow.stats["objective"] for flow in flows] == ["LinearStatistics", "FullData"]
-    assert apart(flows[0].final, flows[1].final) < 1e-9
+    assert apart(flows[0].final, flows[1].final) < ROUNDING
 
 
 # ---- Runs
 
 
+@pytest.mark.slow
 def test_a_walk_is_the_limit_of_small_steps():
     network = relu(TASK, seed=12)
     flow = fl.gradient_flow(network, TASK, 4.0, tau=TAU, weight_decay=DECAY, rtol=1e-10)
@@ -132,18 +142,20 @@ def test_a_deep_walk_is_the_limit_of_descent():
     assert errors[1] < 0.2 * errors[0] < 1e-3
 
 
+@pytest.mark.slow
 def test_a_deep_linear_network_completes_a_matrix():
     """Entries of a matrix of rank one, against Diffrax on the loss written by hand."""
     size, rng = 4, np.random.default_rng(0)
     matrix = np.outer(rng.normal(size=size), rng.normal(size=size))
     known = rng.uniform(size=(size, size)) < 0.6
+    there = known.astype(float)
     task = fl.Task(np.eye(size), np.where(known, matrix, np.nan).T, weights=known.T)
-    network = fl.LinearNetwork.init(task, (size, size), 0.1, key=jax.random.key(1))
+    network = fl.LinearNetwork.init(task, (size, size), 0.1, bias=False, key=jax.random.key(1))
     flow = fl.gradient_flow(network, task, 8.0, rtol=1e-10, ts=[2.0, 8.0])
 
     def velocity(t, w, args):
         def loss(w):
-            return jnp.sum(known * (w[2] @ w[1] @ w[0] - matrix) ** 2) / 2 / (known.sum() / size)
+            return jnp.sum(there * (w[2] @ w[1] @ w[0] - matrix) ** 2) / 2 / (there.sum() / size)
 
         return jax.tree.map(jnp.negative, jax.grad(loss)(w))
 
@@ -152,14 +164,18 @@ def test_a_deep_linear_network_completes_a_matrix():
         saveat=diffrax.SaveAt(ts=jnp.array([2.0, 8.0])),
         stepsize_controller=diffrax.PIDController(rtol=1e-11, atol=1e-13),
     )  # fmt: skip
+    assert found.ys is not None
     for a, b in zip(flow.networks.weights, found.ys, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_batches_count_what_is_there():
     """A batch is divided by its own weight, and one of nothing moves nothing."""
     network, rate, key = linear(TASK), 0.1, jax.random.key(0)
-    run = fl.stochastic_gradient_descent(network, TASK, rate, 7, batch_size=1, key=key, every=1)
+    run = fl.stochastic_gradient_descent(
+        network, TASK, rate, 7, batch_size=1, key=key, save_every=1
+    )
     order = []
     for before, after in zip(*(
         [jax.tree.map(lambda a, k=k: a[k], run.networks) for k in range(j, 7 + j)] for j in (0, 1)
@@ -189,29 +205,36 @@ def test_the_lazy_limit_is_each_output_by_itself():
     ends = np.array([0.0, 1.5, 20.0])
     matrices, mass = np.asarray(found.network(ends).weights[0]), WEIGHTS.sum() / 3
     for k in range(3):
-        sigma, pull = (X.T * WEIGHTS[:, k]) @ X / mass, (X.T * WEIGHTS[:, k]) @ Y[:, k] / mass
+        counted = WEIGHTS[:, k : k + 1] * X / mass
+        sigma, pull = counted.T @ X, counted.T @ Y[:, k]
         end = np.linalg.solve(sigma, pull)
         for t, matrix in zip(ends, matrices, strict=True):
             wanted = end + expm(-t * sigma) @ (0.1 - end)
             np.testing.assert_allclose(matrix[k], wanted, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_the_lazy_limit_knows_the_runs_of_its_task():
+    network = fl.LinearNetwork((np.full((3, 2), 0.1),))
     flow = fl.gradient_flow(network, TASK, 2.0, rtol=1e-10)
     again = fl.Task(X, HOLES, weights=WEIGHTS)
     assert float(jnp.max(fl.theory.lazy(network, again).error(flow))) < 1e-8
-    other = fl.Task(X, HOLES, weights=2 * WEIGHTS + np.eye(7, 3))
+    other = fl.Task(X, HOLES, weights=WEIGHTS * (1 + np.eye(7, 3)))
     with pytest.raises(ValueError, match="`flow` is of other data"):
         fl.theory.lazy(network, other).error(flow)
 
 
+@pytest.mark.slow
 def test_sharpness_is_that_of_the_hessian():
     network = relu(TASK)
-    flat, shape = jax.flatten_util.ravel_pytree(network.parameters)
+    flat, shape = ravel_pytree(network.parameters)
 
     def loss(w):
         outputs = network.with_parameters(shape(w)).outputs(X)
         return jnp.sum(WEIGHTS * (outputs - Y) ** 2) / 2 / (WEIGHTS.sum() / 3)
 
     wanted = np.linalg.eigvalsh(jax.hessian(loss)(flat))[-1]
-    np.testing.assert_allclose(fl.measures.sharpness(network, TASK).eigenvalues[0], wanted, 1e-6)
+    np.testing.assert_allclose(fl.measures.sharpness(network, TASK), wanted, 1e-6)
 
 
 @pytest.mark.slow
@@ -223,7 +246,7 @@ def test_the_early_phase_is_that_of_small_weights():
     flow = fl.gradient_flow(network, TASK, 1.0, rtol=1e-10)
     assert apart(early.network(1.0), flow.final) < 1e-8
     assert float(early.overlap(1.0)) == pytest.approx(
-        np.sum(WEIGHTS * Y * np.asarray(flow.final.outputs(X))) / np.sum(WEIGHTS * Y**2), rel=1e-7
+        float(np.sum(WEIGHTS * Y * flow.final.outputs(X)) / np.sum(WEIGHTS * Y**2)), rel=1e-7
     )
 
 
@@ -237,8 +260,7 @@ CROSS = fl.CrossEntropy()
         (lambda n: fl.gradient_flow(n, TASK, 1.0, loss=CROSS), r"give `weights` of shape \(7,\)"),
         (lambda n: fl.gradient_flow(n, TASK, 1.0, loss=lambda o, y: jnp.sum((o - y) ** 4)), "sums"),
         (lambda n: fl.gradient_descent(n, TASK, 0.1, 1, loss=CROSS), "sums over outputs"),
-        (lambda n: CROSS(n.outputs(X), Y, WEIGHTS), "sums over outputs"),
-        (lambda n: MEAN(n.outputs(X), Y, WEIGHTS[:, :2]), r"`weights` must have shape \(7,\)"),
+        (lambda n: CROSS(n.outputs(X), Y, jnp.asarray(WEIGHTS)), "sums over outputs"),
         (lambda n: fl.theory.modes(TASK, n), "modes are made of averages over samples"),
         (lambda n: fl.theory.bias_mode(TASK, 1.0), "modes are made of averages"),
         (lambda n: fl.theory.solve(n, TASK), "modes are made of averages"),

@@ -186,7 +186,7 @@ def total_weight(weights: Any) -> Any:
     return weights.sum() if weights.ndim == 1 else weights.sum() / weights.shape[1]
 
 
-def fill_missing(targets: Any, weights: Any) -> Any:
+def fill_missing(targets: Array, weights: Array | None) -> Array:
     """Return targets (P, N_out) with 0 for NaN where the weight, of sample or entry, is 0."""
     if weights is None:
         return targets

@@ -115,10 +115,10 @@ class Task(eqx.Module):
                 "transpose arrays that hold samples in columns."
             )
         dtype = widest_dtype(x, y)
-        weights = None if weights is None else _checked_weights(weights, y.shape).astype(dtype)
-        y = fill_missing(y, weights)
+        own = None if weights is None else _sample_or_entry_weights(weights, y.shape).astype(dtype)
+        y = fill_missing(y, own)
         require_finite("y", y, MISSING_TARGETS_REMEDY)
-        self.x, self.y, self.name, self.weights = x.astype(dtype), y.astype(dtype), name, weights
+        self.x, self.y, self.name, self.weights = x.astype(dtype), y.astype(dtype), name, own
 
     @property
     def samples(self) -> int:
@@ -231,7 +231,7 @@ def weights_by_sample(task: Task, user: str) -> Array | None:
     )
 
 
-def _checked_weights(value: Any, shape: tuple[int, ...]) -> Array:
+def _sample_or_entry_weights(value: Any, shape: tuple[int, ...]) -> Array:
     """Check for weights (P,) of samples, or (P, N_out), none negative and not all zero."""
     found = float_array("weights", value)
     if found.shape not in (shape[:1], shape):

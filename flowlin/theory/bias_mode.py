@@ -31,7 +31,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from flowlin._tools.arguments import checked
 from flowlin._tools.arrays import sample_correlation, sample_mean
 from flowlin._tools.printing import Summary, format_number, print_by
-from flowlin.measures.modes import MODES_ARE
+from flowlin.measures.mode_origin import MODES_ARE
 from flowlin.tasks.task import Task, weights_by_sample
 
 

@@ -24,16 +24,16 @@ from flowlin._tools.files import saveable
 from flowlin._tools.user_functions import user_function_errors
 
 # Of samples, or of entries of the targets; None counts each as one.
-Weights = Float[Array, " P"] | Float[Array, "P N_out"] | None
+TargetWeights = Float[Array, " P"] | Float[Array, "P N_out"] | None
 
 
 class Loss(eqx.Module):
     """A loss that is a weighted sum over samples."""
 
     @property
+    @abc.abstractmethod
     def is_sum_over_outputs(self) -> bool:
         """Tell whether a sample's loss is a sum over its outputs, so that each has its weight."""
-        return False
 
     @abc.abstractmethod
     def factor_per_sample(self, mass: ArrayLike) -> Any:
@@ -47,7 +47,7 @@ class Loss(eqx.Module):
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
-        weights: Weights = None,
+        weights: TargetWeights = None,
     ) -> Float[Array, ""]:
         """Return the sum of the samples' own losses, times `weights` (P,) where they are given.
 
@@ -58,11 +58,7 @@ class Loss(eqx.Module):
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
         """Raise `ValueError` for targets, where known, that the loss is not made for."""
 
-    def require_weights(
-        self,
-        weights: Weights,
-        shape: tuple[int, ...],
-    ) -> None:
+    def require_weights(self, weights: TargetWeights, shape: tuple[int, ...]) -> None:
         """Raise `ValueError` unless weights go with the loss, and with targets of this shape."""
         if weights is None or jnp.shape(weights) == shape[:1]:
             return
@@ -83,7 +79,7 @@ class Loss(eqx.Module):
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
-        weights: Weights = None,
+        weights: TargetWeights = None,
     ) -> Float[Array, ""]:
         """Return the loss of outputs (P, N_out) against targets of the same shape.
 
@@ -144,7 +140,7 @@ class SquaredError(Loss):
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
-        weights: Weights = None,
+        weights: TargetWeights = None,
     ) -> Float[Array, ""]:
         """Return the sum over samples of half the squared errors, by their weights."""
         return 0.5 * jnp.sum(weight_rows((targets - outputs) ** 2, weights))
@@ -164,6 +160,11 @@ class CrossEntropy(Loss):
     marked, as in `fl.tasks.hierarchy`. Traced targets are not checked.
     """
 
+    @property
+    def is_sum_over_outputs(self) -> bool:
+        """Tell that the softmax is of all outputs."""
+        return False
+
     def factor_per_sample(self, mass: ArrayLike) -> Any:
         """Return 1 over the mass, the factor of each sample's cross-entropy."""
         return 1.0 / mass
@@ -172,7 +173,7 @@ class CrossEntropy(Loss):
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
-        weights: Weights = None,
+        weights: TargetWeights = None,
     ) -> Float[Array, ""]:
         """Return the sum over samples of the cross-entropies, by their weights."""
         shares = targets * jax.nn.log_softmax(outputs, axis=-1)
@@ -212,6 +213,11 @@ class FunctionLoss(Loss):
         inner = getattr(function, "func", function)  # a functools.partial has no name
         return FunctionLoss(function, getattr(inner, "__name__", type(inner).__name__))
 
+    @property
+    def is_sum_over_outputs(self) -> bool:
+        """Tell that a function may take all outputs together."""
+        return False
+
     def factor_per_sample(self, mass: ArrayLike) -> Any:
         """Return 1 over the mass, the factor of each sample's own loss."""
         return 1.0 / mass
@@ -220,7 +226,7 @@ class FunctionLoss(Loss):
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
-        weights: Weights = None,
+        weights: TargetWeights = None,
     ) -> Float[Array, ""]:
         """Return the sum over samples of the function's values, by their weights."""
         losses = jax.vmap(self._require_function())(outputs, targets)
@@ -285,7 +291,7 @@ class LinearizedLoss(Loss):
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
-        weights: Weights = None,
+        weights: TargetWeights = None,
     ) -> Float[Array, ""]:
         """Return the sum over samples of the losses made linear, by their weights."""
         total = jax.value_and_grad(self._inner_loss.total_loss)
