@@ -172,7 +172,7 @@ fl.tasks.mnist(10, seed=-1) > `seed` must be a whole number of 0 or more, got -1
 LOSSES = """
 fl.SquaredError('median') > `reduction` must be "mean" or "sum", got 'median'
 fl.SquaredError()(np.ones(3), np.ones((3, 1))) > `outputs` and `targets` must have one shape (P,
-fl.SquaredError()(W, W, np.ones(3)) > `weights` must have shape (2,), one per sample, got (3,)
+fl.SquaredError()(W, W, np.ones(3)) > `weights` must have shape (2,), one per sample, or (2, 2)
 fl.CrossEntropy(3) > CrossEntropy(): too many positional arguments; it has no arguments
 fl.CrossEntropy()(W[:, :1], W[:, :1]) > `loss` = CrossEntropy() needs `targets` of two or more
 fl.CrossEntropy()(W, W[0]) > `outputs` and `targets` must have ... `jax.nn.one_hot(labels, N_out)`
@@ -928,6 +928,7 @@ INNER = {
     "pack_parameters", "parameters_of", "remedy", "require_fit", "with_module",
     "with_saved_arrays", "smooth_outputs", "smooth_activation", "time_constants", "total_loss",
     "unpack_parameters", "wrap_solver", "watches", "weight", "factor_per_sample",
+    "require_weights", "is_sum_over_outputs",
     "with_parameters", "with_rows", "with_sample_gates", "memory", "velocity",
 }  # fmt: skip
 RETURNED = (
