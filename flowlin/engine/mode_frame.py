@@ -133,8 +133,8 @@ def problem_in_modes(problem: Problem, method: Method) -> ProblemInModes | None:
     the squared error, on a task whose inputs couple no modes, from weights below
     $\sqrt\epsilon$ of what they come to: a mode is then less than a rounding of the product. Not
     with weights of entries, which modes do not have, with implicit solvers or with an `atol`, nor
-    for more than 1024 inputs, nor under `jit` and
-    `vmap`, which do not know how small the weights are.
+    for more than 1024 inputs, nor under `jit` and `vmap`, which do not know how small the weights
+    are.
     """
     network, task, loss = problem.network, problem.task, problem.loss
     if not isinstance(network, LinearNetwork) or not isinstance(loss, SquaredError):
