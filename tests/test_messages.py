@@ -150,9 +150,10 @@ fl.Task(task.x[:0], task.y) > `x` is empty: its shape is (0, 4)
 fl.Task(task.x, task.y[:3]) > `x` has 4 samples and `y` has 3; rows are samples, transpose
 fl.Task([[nan]], [[1.0]]) > `x` holds 1 value(s) that are NaN or infinite; remove those samples
 fl.Task(task.x, task.y, name=3) > `name` must be a string, got 3
-fl.Task(task.x, task.y, weights=np.ones(3)) > `weights` must have shape (4,), one per sample, got
+fl.Task(task.x, task.y, weights=np.ones(3)) > `weights` must have shape (4,), one per sample, or
+fl.Task(task.x, task.y * nan) > `y` holds ... or give missing targets the weight zero, by `weights=
 fl.Task(task.x, task.y, weights=-np.ones(4)) > `weights` must be zero or positive, got -1.0
-fl.Task(task.x, task.y, weights=np.zeros(4)) > `weights` are all zero; at least one sample must
+fl.Task(task.x, task.y, weights=np.zeros(4)) > `weights` are all zero; at least one sample or entry
 weighted.take([0]) > `indices` take samples of weight zero only; take one that counts
 task.take([0, 99]) > `indices` must be a list of whole numbers from -4 to 3, one per ... got 99
 task.take(3) > `indices` must be ... got 3; one sample k is taken by [k]
@@ -171,7 +172,7 @@ fl.tasks.mnist(10, seed=-1) > `seed` must be a whole number of 0 or more, got -1
 LOSSES = """
 fl.SquaredError('median') > `reduction` must be "mean" or "sum", got 'median'
 fl.SquaredError()(np.ones(3), np.ones((3, 1))) > `outputs` and `targets` must have one shape (P,
-fl.SquaredError()(W, W, np.ones(3)) > `weights` must have shape (2,), one per sample, got (3,)
+fl.SquaredError()(W, W, np.ones(3)) > `weights` must have shape (2,), one per sample, or (2, 2)
 fl.CrossEntropy(3) > CrossEntropy(): too many positional arguments; it has no arguments
 fl.CrossEntropy()(W[:, :1], W[:, :1]) > `loss` = CrossEntropy() needs `targets` of two or more
 fl.CrossEntropy()(W, W[0]) > `outputs` and `targets` must have ... `jax.nn.one_hot(labels, N_out)`
@@ -927,6 +928,7 @@ INNER = {
     "pack_parameters", "parameters_of", "remedy", "require_fit", "with_module",
     "with_saved_arrays", "smooth_outputs", "smooth_activation", "time_constants", "total_loss",
     "unpack_parameters", "wrap_solver", "watches", "weight", "factor_per_sample",
+    "require_weights", "is_sum_over_outputs",
     "with_parameters", "with_rows", "with_sample_gates", "memory", "velocity",
 }  # fmt: skip
 RETURNED = (

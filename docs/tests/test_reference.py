@@ -26,7 +26,7 @@ INNER = re.findall(
     smooth_activation sample_gates time_constants unpack_parameters with_sample_gates
     activation gate
     choose_solver remedy traits wrap_solver walks watches width
-    total_loss weight factor_per_sample
+    total_loss weight factor_per_sample require_weights is_sum_over_outputs
     channel gate_channel map_columns merge_with offsets without_padding where model_at
     models of with_run from_function with_rows
     """,

@@ -89,14 +89,15 @@ def remedy_for_kind(name: str, value: Any) -> str:
     return ""
 
 
-def require_finite(name: str, array: Array | np.ndarray) -> None:
-    """Raise `ValueError` if a concrete array holds a NaN or an infinity."""
+def require_finite(
+    name: str,
+    array: Array | np.ndarray,
+    remedy: str = "remove those samples or repair the values first",
+) -> None:
+    """Raise `ValueError`, with a remedy, if a concrete array holds a NaN or an infinity."""
     bad = 0 if is_traced(array) else _count_where(array, lambda a, np: ~np.isfinite(a))
     if bad:
-        raise ValueError(
-            f"`{name}` holds {bad} value(s) that are NaN or infinite; "
-            "remove those samples or repair the values first."
-        )
+        raise ValueError(f"`{name}` holds {bad} value(s) that are NaN or infinite; {remedy}.")
 
 
 def require_no_nan(name: str, module: PyTree) -> None:
@@ -171,8 +172,26 @@ def prepend_constant(x: Array, bias_strength: ArrayLike) -> Array:
 
 
 def weight_rows(rows: Any, weights: Any) -> Any:
-    """Multiply rows of samples, (P,) or (P, N), by weights (P,); None leaves them as they are."""
-    return rows if weights is None else (rows.T * weights[(None,) * (rows.ndim - 1)]).T
+    """Multiply rows of samples, (P,) or (P, N), by weights (P,); None leaves them as they are.
+
+    Weights (P, N_out) of entries are for rows of outputs alone: each number has its own.
+    """
+    if weights is None:
+        return rows
+    return rows * weights.reshape(weights.shape + (1,) * (rows.ndim - weights.ndim))
+
+
+def total_weight(weights: Any) -> Any:
+    """Sum weights (P,) over samples; of (P, N_out) a sample's weight is its entries' mean."""
+    return weights.sum() if weights.ndim == 1 else weights.sum() / weights.shape[1]
+
+
+def fill_missing(targets: Array, weights: Array | None) -> Array:
+    """Return targets (P, N_out) with 0 for NaN where the weight, of sample or entry, is 0."""
+    if weights is None:
+        return targets
+    absent = (weights if weights.ndim == 2 else weights[:, None]) == 0
+    return jnp.where(absent & jnp.isnan(targets), 0, targets)
 
 
 def sample_mean(rows: Any, weights: Any) -> Any:

@@ -33,11 +33,16 @@ from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.solvers.wrapped import is_explicit
 from flowlin.measures.modes import LARGEST_INPUT, modes_within
 from flowlin.networks.kinds import LinearNetwork
-from flowlin.tasks.task import Task
+from flowlin.tasks.task import Task, has_entry_weights, weights_by_sample
 from flowlin.training.losses import SquaredError
 from flowlin.training.objective import AbstractObjective, ModifiedLoss, with_decay
 from flowlin.training.problem import Problem
-from flowlin.training.statistics import LinearStatistics, QuadraticLoss, expand_regression
+from flowlin.training.statistics import (
+    STATISTICS_ARE,
+    LinearStatistics,
+    QuadraticLoss,
+    expand_regression,
+)
 
 
 class ReflectionProduct(eqx.Module):
@@ -127,13 +132,14 @@ def problem_in_modes(problem: Problem, method: Method) -> ProblemInModes | None:
     This holds for a linear network of two layers without an output bias, all of which moves, under
     the squared error, on a task whose inputs couple no modes, from weights below
     $\sqrt\epsilon$ of what they come to: a mode is then less than a rounding of the product. Not
-    with implicit solvers or with an `atol`, nor for more than 1024 inputs, nor under `jit` and
-    `vmap`, which do not know how small the weights are.
+    with weights of entries, which modes do not have, with implicit solvers or with an `atol`, nor
+    for more than 1024 inputs, nor under `jit` and `vmap`, which do not know how small the weights
+    are.
     """
     network, task, loss = problem.network, problem.task, problem.loss
     if not isinstance(network, LinearNetwork) or not isinstance(loss, SquaredError):
         return None
-    if not problem.is_gradient_flow:
+    if not problem.is_gradient_flow or has_entry_weights(task):
         return None
     if len(network.weights) != 2 or network.biases[1] is not None or problem.trained is not None:
         return None
@@ -203,7 +209,8 @@ def _statistics_in_modes(task: Task, loss: SquaredError) -> LinearStatistics:
         x, y, weights = rows
         return x, y, weights
 
-    rows, weight = (task.x, task.y, task.weights), loss.factor_per_sample(task.mass)
+    rows = (task.x, task.y, weights_by_sample(task, STATISTICS_ARE))
+    weight = loss.factor_per_sample(task.mass)
     found = expand_regression(regression_rows, rows, weight, task.inputs, task.shards)
     x, m = (_without_noise(a, jnp.max(jnp.abs(a))) for a in (found.sigma_x, found.solution))
     slope = _without_noise(found.gradient_at_solution, jnp.max(jnp.abs(m @ x)))

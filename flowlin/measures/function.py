@@ -15,7 +15,7 @@ from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import AbstractNetwork
 from flowlin.networks.modules import ForeignModel, as_model
 from flowlin.record.measured import Samples, require_samples, require_targets
-from flowlin.tasks.task import Task
+from flowlin.tasks.task import Task, weights_by_sample
 from flowlin.training.losses import AnyLoss, Loss, SquaredError
 from flowlin.training.objective import FullData, sum_over_samples
 
@@ -61,7 +61,7 @@ def error_rate(network: eqx.Module, task: Task) -> Float[Array, ""]:
         missed = jnp.argmax(outputs, axis=1) != jnp.argmax(y, axis=1)
         return jnp.sum(missed if weights is None else jnp.where(missed, weights, 0.0))
 
-    rows = (task.x, task.y, own.sample_gates, task.weights)
+    rows = (task.x, task.y, own.sample_gates, weights_by_sample(task, "error rates are"))
     wrongs = sum_over_samples(wrong_weight, rows, own.numbers_per_sample(task), task.shards)
     return wrongs.astype(own.dtype) / jnp.asarray(task.mass, own.dtype)
 

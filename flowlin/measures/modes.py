@@ -3,7 +3,6 @@
 from typing import Any, cast
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -29,6 +28,12 @@ from flowlin._tools.arrays import (
 from flowlin._tools.files import saveable
 from flowlin._tools.numerics import jit_by_array
 from flowlin._tools.printing import print_by
+from flowlin.measures.mode_origin import (
+    MODES_ARE,
+    own_bias_strength,
+    require_origin,
+    task_fingerprint,
+)
 from flowlin.measures.modes_summary import modes_summary
 from flowlin.measures.singular_triples import (
     EQUAL_TOLERANCE,
@@ -37,11 +42,10 @@ from flowlin.measures.singular_triples import (
     singular_triples,
 )
 from flowlin.networks.base import AbstractModel, AbstractOwnModel
-from flowlin.networks.graph import AbstractGraph
 from flowlin.networks.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
 from flowlin.networks.modules import as_model
 from flowlin.record.measured import AbstractPreparedMeasure
-from flowlin.tasks.task import Task
+from flowlin.tasks.task import Task, weights_by_sample
 
 
 def mean_over_equal(values: Array, equal: tuple[Group, ...]) -> Array:
@@ -66,142 +70,6 @@ def equal_modes(equal: tuple[Group, ...], count: int) -> tuple[np.ndarray, np.nd
         rows = np.asarray(group)
         which[rows, : len(group)], shares[rows, : len(group)] = rows, 1 / len(group)
     return which, shares
-
-
-# ---- What modes were made from, and whether a network and a task are of it.
-
-CHECK_REMEDY = "or pass `check=False` where other modes are meant, as for a control"
-
-
-def task_fingerprint(task: Task) -> tuple[np.ndarray, np.ndarray]:
-    r"""Return four numbers, (4,), that tell Sigma_yx and Sigma_x of one task from another's.
-
-    Fixed projections, $r^T \Sigma_{yx} q$ and $q^T \Sigma_x q'$: of the samples, but not of their
-    order, and the same in every precision up to its rounding.
-
-    **Returns:** the numbers, and what their rounding is relative to, (4,).
-    """
-    (q, other), (r, another) = _project_rows(task.x), _project_rows(task.y)
-    pairs = ((r, q), (another, other), (q, other), (q, q))
-    weights = None if task.weights is None else np.asarray(task.weights)
-
-    def sample_mean(values: np.ndarray) -> np.floating:
-        return np.average(values, weights=weights)
-
-    numbers = [sample_mean(a * b) for a, b in pairs]
-    sizes = [np.sqrt(sample_mean(a**2) * sample_mean(b**2)) for a, b in pairs]
-    return np.array(numbers), np.array(sizes)
-
-
-def _project_rows(rows: Array) -> np.ndarray:
-    """Project rows (P, N) on two fixed directions, (2, P)."""
-    values = np.asarray(rows)
-    directions = np.cos(np.outer(np.sqrt([2.0, 3.0]), np.arange(1, values.shape[1] + 1)))
-    return directions.astype(values.dtype) @ values.T
-
-
-def require_origin(
-    modes: Any, network: AbstractModel, task: Task | None = None, check: bool = True
-) -> None:
-    """Raise `ValueError` unless modes belong to a network and, where one is given, to a task.
-
-    Shapes are always compared. The bias strength and the task's statistics are where `check` is
-    True and the numbers are known, which they are not under `jit` and `vmap`.
-    """
-    _require_shapes(modes, network, task)
-    if check:
-        if isinstance(network, AbstractOwnModel):  # others have no bias that is known
-            _require_bias_strength(modes, network)
-        if task is not None:
-            _require_data(modes, task)
-
-
-def _require_shapes(modes: Any, network: AbstractModel, task: Task | None) -> None:
-    """Raise `ValueError` unless modes have the inputs and outputs of the task, or the network."""
-    if task is not None:
-        network.require_fit(task)
-    own = modes.v.shape[-2] - bool(modes.bias_strength), modes.u.shape[-2]
-    if task is not None:
-        found = task.inputs, task.outputs
-    else:
-        assert isinstance(network, AbstractNetwork)
-        found = network.weights[0].shape[-1], network.weights[-1].shape[-2]
-    if found != own:
-        raise ValueError(
-            f"`modes` are of a task with {own[0]} inputs and {own[1]} outputs, and the network has "
-            f"{found[0]} and {found[1]}; use `theory.modes` of the task that it is for."
-        )
-
-
-def own_bias_strength(network: AbstractOwnModel) -> Array | float:
-    """Return the c of a network's modes: 0 without a bias where the inputs come in."""
-    return network.bias_strength if _has_biases(network)[0] else 0.0
-
-
-def _has_biases(network: AbstractOwnModel) -> tuple[bool, bool]:
-    """Tell whether there are biases where the inputs come in, and whether there are any further on.
-
-    In a graph the first are the biases of nodes that a source goes into.
-    """
-    if isinstance(network, AbstractGraph):
-        sources = {node for node, _, _ in network.sources}
-        entered = {b for a, b in network.edges if a in sources}
-        return not entered.isdisjoint(network.biases), not entered.issuperset(network.biases)
-    return network.biases[0] is not None, any(bias is not None for bias in network.biases[1:])
-
-
-def _require_bias_strength(modes: Any, network: AbstractOwnModel) -> None:
-    """Raise `ValueError` unless the modes' c is the network's, as `own_bias_strength` has it."""
-    c, own = modes.bias_strength, network.bias_strength
-    first, later = _has_biases(network)
-    if c and not (first or later):
-        raise ValueError(
-            f"`modes` are for c = {c:g} and the network has no bias; use `theory.modes(task, "
-            f"network)`, {CHECK_REMEDY}."
-        )
-    if is_traced(own) or np.ndim(own) or not (first or c):
-        return
-    if not np.isclose(c, float(own), rtol=1e-6):
-        raise ValueError(
-            f"`modes` are for c = {c:g} and the network has c = {float(own):g}; use "
-            f"`theory.modes(task, network)`, {CHECK_REMEDY}."
-        )
-
-
-def _require_data(modes: Any, task: Task) -> None:
-    """Raise `ValueError` unless the task has the statistics of the modes, as far as known."""
-    known = modes.fingerprint
-    if known is None or is_traced((known, task)) or known.ndim != 1:
-        return
-    if _is_elsewhere(task):
-        return
-    if not _fingerprint_agrees(known, task):
-        named = f" {task.name!r}" if task.name else ""
-        raise ValueError(
-            f"`modes` are of other data than `task`{named}; use `theory.modes` of this task, "
-            f"{CHECK_REMEDY}."
-        )
-
-
-def same_statistics(one: Task, other: Task) -> bool:
-    """Tell whether two tasks of one shape have the same statistics, as far as known here."""
-    held = [task for task in (one, other) if not _is_elsewhere(task)]
-    return len(held) < 2 or _fingerprint_agrees(
-        jnp.asarray(task_fingerprint(one)[0], one.x.dtype), other
-    )
-
-
-def _fingerprint_agrees(known: Array, task: Task) -> bool:
-    """Tell whether a fingerprint is a task's, up to the rounding of the coarser precision."""
-    # Means that are summed in another order or precision differ by some roundings of their terms.
-    numbers, sizes = task_fingerprint(task)
-    eps = max(np.finfo(array.dtype).eps for array in (known, task.x))
-    return bool(np.all(np.abs(np.asarray(known) - numbers) <= 1e3 * eps * sizes))  # NaN is none
-
-
-def _is_elsewhere(task: Task) -> bool:
-    """Tell whether other processes hold a part of the task."""
-    return isinstance(task.x, jax.Array) and not task.x.is_fully_addressable
 
 
 # Largest number of a task: its square, a correlation, is within float32, and norms of products of
@@ -324,7 +192,8 @@ class Modes(AbstractPreparedMeasure):
         **Raises:** `ValueError` for modes of another c or other data, unless `check=False`.
         """
         require_origin(self, cast(AbstractModel, network), task, check)
-        return _mode_strengths(self, task.x, task.weights, isinstance(network, LinearNetwork))
+        weights = weights_by_sample(task, MODES_ARE)
+        return _mode_strengths(self, task.x, weights, isinstance(network, LinearNetwork))
 
 
 CHECKS_BY_NAME["modes"] = instance_of(Modes, "modes, as `theory.modes(task, network)` returns them")
@@ -469,7 +338,8 @@ def modes_within(task: Task, bias_strength: Any, same: float = 0.0, zero: float 
         )
     if c:
         x = np.concatenate([np.full((len(x), 1), c, x.dtype), x], axis=1)
-    weights = None if task.weights is None else np.asarray(task.weights, np.float64)
+    weights = weights_by_sample(task, MODES_ARE)
+    weights = None if weights is None else np.asarray(weights, np.float64)
     syx, sx = sample_correlation(y, x, weights), sample_correlation(x, x, weights)
     rounding = 32 * float(jnp.finfo(task.x.dtype).eps)
     noise = rounding * np.sqrt(np.trace(sx) * sample_mean(np.sum(y**2, axis=1), weights))

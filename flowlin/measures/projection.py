@@ -13,7 +13,8 @@ from flowlin._tools.arrays import sample_mean, widest_dtype
 from flowlin._tools.files import saveable
 from flowlin._tools.numerics import safe_sqrt
 from flowlin.measures.along import task_or_none
-from flowlin.measures.modes import Modes, mean_over_equal, require_origin
+from flowlin.measures.mode_origin import require_origin
+from flowlin.measures.modes import Modes, mean_over_equal
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kinds import AbstractNetwork

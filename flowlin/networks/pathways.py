@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from flowlin._tools.arrays import sample_correlation
 from flowlin._tools.printing import Summary, concrete_array, print_by
 from flowlin.networks.graph_parts import CONSTANT_SOURCE, Edge, topological_order
-from flowlin.tasks.task import Task
+from flowlin.tasks.task import Task, weights_by_sample
 
 MOST_PATHWAYS = 10_000  # of pathways that are listed
 
@@ -220,11 +220,10 @@ def pathway_correlations(network: Any, task: Task) -> PathwayStatistics:
     y = jnp.asarray(task.y, network.dtype)
     rows = [p.gate[:, None] * source_columns(network, p.source, x) for p in pathways]
     ends = [columns_of_node(network.sinks, p.target) for p in pathways]
+    weights = weights_by_sample(task, "pathways' statistics are")
     blocks = [
-        sample_correlation(y[:, start:stop], row, task.weights)
+        sample_correlation(y[:, start:stop], row, weights)
         for row, (start, stop) in zip(rows, ends, strict=True)
     ]
     stacked = jnp.concatenate(rows, axis=1)
-    return PathwayStatistics(
-        pathways, tuple(blocks), sample_correlation(stacked, stacked, task.weights)
-    )
+    return PathwayStatistics(pathways, tuple(blocks), sample_correlation(stacked, stacked, weights))

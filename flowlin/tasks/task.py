@@ -20,9 +20,22 @@ from flowlin._tools.arguments import (
     require_single,
     string,
 )
-from flowlin._tools.arrays import Numbers, automatic_mesh, is_traced, require_finite, widest_dtype
+from flowlin._tools.arrays import (
+    Numbers,
+    automatic_mesh,
+    fill_missing,
+    is_traced,
+    require_finite,
+    total_weight,
+    widest_dtype,
+)
 from flowlin._tools.files import saveable
 from flowlin._tools.printing import Summary, format_count, print_by, shorten_text
+
+MISSING_TARGETS_REMEDY = (
+    "remove those samples or repair the values first, or give missing targets the weight zero, by "
+    "`weights=~np.isnan(y)`"
+)
 
 
 def task_summary(task: Any) -> Summary:
@@ -33,7 +46,7 @@ def task_summary(task: Any) -> Summary:
         ("samples", format_count(samples, "sample")),
         ("inputs", format_count(inputs, "input")),
         ("outputs", format_count(task.y.shape[-1], "output")),
-        *([] if task.weights is None else [("weights", "weighted")]),
+        *([] if task.weights is None else [("weights", _weights_text(task))]),
         ("precision", str(task.x.dtype)),
     ]
     if stack:
@@ -41,6 +54,11 @@ def task_summary(task: Any) -> Summary:
     elif isinstance(task.x, jax.Array) and task.shards > 1:
         rows.append(("devices", f"split among {task.shards} devices"))
     return Summary("Task", rows, inline=True)
+
+
+def _weights_text(task: Any) -> str:
+    """Say whether samples are weighted, or entries."""
+    return "weighted by entry" if has_entry_weights(task) else "weighted"
 
 
 @checked(x=None, y=None, weights=None)
@@ -59,7 +77,12 @@ class Task(eqx.Module):
       averages over the task become $\sum_p v_p \ell_p / \sum_p v_p$ (without the denominator where
       a loss sums): a population's by quadrature, or classes of unequal size balanced. Whole
       numbers stand for repeated rows. Counts of samples, such as that on which a unit is always on,
-      take each row as one.
+      take each row as one. Or how much each entry of `y` counts, (P, N_out): the squared error
+      becomes $\sum_{pk} v_{pk} (y_{pk} - \hat y_{pk})^2 / 2V$ with
+      $V = \sum_{pk} v_{pk} / N_{out}$, the entries' mean weight summed over samples. Other losses
+      and what is made of correlations (modes, `theory.solve`, the race) have no such weights.
+
+    A target of weight zero is missing: it may be NaN, and is 0 in `y` then.
 
     **Raises:** `ValueError` for arrays that are not two-dimensional, that disagree on P, that
     are empty, or that hold NaN or infinities; for weights that are negative, or all zero.
@@ -68,7 +91,7 @@ class Task(eqx.Module):
     x: Float[Array, "P N_in"]
     y: Float[Array, "P N_out"]
     name: str = eqx.field(static=True)
-    weights: Float[Array, " P"] | None
+    weights: Float[Array, " P"] | Float[Array, "P N_out"] | None
 
     def __init__(self, x: Numbers, y: Numbers, name: str = "task", *, weights: Any = None):
         x, y = float_array("x", x), float_array("y", y)
@@ -85,15 +108,17 @@ class Task(eqx.Module):
                 )
             if 0 in array.shape:
                 raise ValueError(f"`{label}` is empty: its shape is {array.shape}.")
-            require_finite(label, array)
+        require_finite("x", x)
         if x.shape[0] != y.shape[0]:
             raise ValueError(
                 f"`x` has {x.shape[0]} samples and `y` has {y.shape[0]}; rows are samples, "
                 "transpose arrays that hold samples in columns."
             )
         dtype = widest_dtype(x, y)
-        self.x, self.y, self.name = x.astype(dtype), y.astype(dtype), name
-        self.weights = None if weights is None else _sample_weights(weights, len(x)).astype(dtype)
+        own = None if weights is None else _sample_or_entry_weights(weights, y.shape).astype(dtype)
+        y = fill_missing(y, own)
+        require_finite("y", y, MISSING_TARGETS_REMEDY)
+        self.x, self.y, self.name, self.weights = x.astype(dtype), y.astype(dtype), name, own
 
     @property
     def samples(self) -> int:
@@ -112,10 +137,13 @@ class Task(eqx.Module):
 
     @property
     def mass(self) -> Array | int:
-        """Sum of the samples' weights, or P without; 1 for a batch whose weights are all zero."""
+        """Sum of the samples' weights, or P without; 1 for a batch whose weights are all zero.
+
+        With weights of entries, (P, N_out), a sample has the mean of its entries'.
+        """
         if self.weights is None:
             return self.samples
-        mass = jnp.sum(self.weights)
+        mass = total_weight(self.weights)
         return jnp.where(mass > 0, mass, 1.0)
 
     @property
@@ -184,18 +212,38 @@ def labels_remedy(task: Task, outputs: int) -> str:
     return f" If `task.y` holds labels of classes, make them jax.nn.one_hot(labels, {outputs})."
 
 
-def _sample_weights(value: Any, samples: int) -> Array:
-    """Check for weights (P,) of samples, zero or positive and not all zero."""
+def has_entry_weights(task: Task) -> bool:
+    """Tell whether a task, or each of a stack, has weights (P, N_out) of the entries of `y`."""
+    return task.weights is not None and task.weights.ndim == task.y.ndim
+
+
+def weights_by_sample(task: Task, user: str) -> Array | None:
+    """Return a task's weights (P,) of samples, None without; raise `ValueError` for (P, N_out).
+
+    `user` says who needs them: "modes are", of correlations that all outputs have in common.
+    """
+    if not has_entry_weights(task):
+        return task.weights
+    raise ValueError(
+        f"`task` has `weights` of shape {task.y.shape}, one per entry of `y`, and {user} made of "
+        f"averages over samples that count for all outputs alike; give `weights` of shape "
+        f"({task.samples},), or none."
+    )
+
+
+def _sample_or_entry_weights(value: Any, shape: tuple[int, ...]) -> Array:
+    """Check for weights (P,) of samples, or (P, N_out), none negative and not all zero."""
     found = float_array("weights", value)
-    if found.shape != (samples,):
+    if found.shape not in (shape[:1], shape):
         raise ValueError(
-            f"`weights` must have shape ({samples},), one per sample, got {found.shape}."
+            f"`weights` must have shape {shape[:1]}, one per sample, or {shape}, one per entry of "
+            f"`y`, got {found.shape}."
         )
     require_finite("weights", found)
     if not is_traced(found) and bool(jnp.any(found < 0)):
         raise argument_error("weights", "zero or positive", float(jnp.min(found)))
     if not is_traced(found) and not bool(jnp.any(found > 0)):
-        raise ValueError("`weights` are all zero; at least one sample must count.")
+        raise ValueError("`weights` are all zero; at least one sample or entry must count.")
     return found
 
 

@@ -31,7 +31,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from flowlin._tools.arguments import checked
 from flowlin._tools.arrays import sample_correlation, sample_mean
 from flowlin._tools.printing import Summary, format_number, print_by
-from flowlin.tasks.task import Task
+from flowlin.measures.mode_origin import MODES_ARE
+from flowlin.tasks.task import Task, weights_by_sample
 
 
 def bias_mode_summary(found: Any) -> Summary:
@@ -146,7 +147,7 @@ def bias_mode(task: Task, bias_strength: ArrayLike) -> BiasMode:
 
     Source: lead paper, Proposition 1 and App. F.1, corrected; derivation in the module.
     """
-    x, y, weights = task.x, task.y, task.weights
+    x, y, weights = task.x, task.y, weights_by_sample(task, MODES_ARE)
     c = jnp.asarray(bias_strength, x.dtype)
     eps = 32 * jnp.finfo(x.dtype).eps
     mean, target = sample_mean(x, weights), sample_mean(y, weights)

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.arrays import is_traced
 from flowlin._tools.numerics import safe_divide
-from flowlin.measures.modes import same_statistics
+from flowlin.measures.mode_origin import same_statistics
 from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 from flowlin.training.losses import Loss, SquaredError

@@ -21,7 +21,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.arguments import argument_error, checked, finite_array, positive, with_article
-from flowlin._tools.arrays import is_traced, with_axes
+from flowlin._tools.arrays import is_traced, weight_rows, with_axes
 from flowlin._tools.memory import require_memory
 from flowlin._tools.numerics import decay_integral
 from flowlin._tools.printing import (
@@ -364,8 +364,8 @@ def _relative_norm(part: Array, whole: Array) -> float:
 
 def _loss_factors(task: Task, loss: SquaredError) -> Float[Array, " n"]:
     """Return the square roots of the factors of all squares in twice the loss, (n,)."""
-    counted = jnp.ones_like(task.x[:, 0]) if task.weights is None else task.weights
-    return jnp.repeat(jnp.sqrt(loss.factor_per_sample(task.mass) * counted), task.outputs)
+    counted = weight_rows(jnp.ones_like(task.y), task.weights)
+    return jnp.ravel(jnp.sqrt(loss.factor_per_sample(task.mass) * counted))
 
 
 def _weights_that_move(found: Lazy) -> PyTree:

@@ -29,7 +29,8 @@ from flowlin._tools.arrays import is_traced
 from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import Summary, format_first, print_by
 from flowlin.engine.kinks.sides import ON
-from flowlin.measures.modes import Modes, mean_over_equal, require_origin
+from flowlin.measures.mode_origin import require_origin
+from flowlin.measures.modes import Modes, mean_over_equal
 from flowlin.record.linearization import LinearizationTime
 from flowlin.theory.closed_form import TIME_RANGE, any_nan, restore_nan
 from flowlin.theory.early_phase import EarlyPhase, compile_method, early_phase_summary

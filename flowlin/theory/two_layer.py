@@ -55,7 +55,8 @@ from flowlin._tools.numerics import (
     safe_sqrt,
     time_over_tau,
 )
-from flowlin.measures.modes import Modes, mean_over_equal, require_origin
+from flowlin.measures.mode_origin import require_origin
+from flowlin.measures.modes import Modes, mean_over_equal
 from flowlin.networks.kinds import AbstractNetwork
 from flowlin.theory.closed_form import closed_form, elementwise
 

@@ -19,13 +19,21 @@ from flowlin._tools.arguments import (
     instance_of,
     real_array,
 )
-from flowlin._tools.arrays import smallest_value
+from flowlin._tools.arrays import fill_missing, smallest_value, total_weight, weight_rows
 from flowlin._tools.files import saveable
 from flowlin._tools.user_functions import user_function_errors
+
+# Of samples, or of entries of the targets; None counts each as one.
+TargetWeights = Float[Array, " P"] | Float[Array, "P N_out"] | None
 
 
 class Loss(eqx.Module):
     """A loss that is a weighted sum over samples."""
+
+    @property
+    @abc.abstractmethod
+    def is_sum_over_outputs(self) -> bool:
+        """Tell whether a sample's loss is a sum over its outputs, so that each has its weight."""
 
     @abc.abstractmethod
     def factor_per_sample(self, mass: ArrayLike) -> Any:
@@ -39,26 +47,47 @@ class Loss(eqx.Module):
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
-        weights: Float[Array, " P"] | None = None,
+        weights: TargetWeights = None,
     ) -> Float[Array, ""]:
-        """Return the sum of the samples' own losses, times `weights` (P,) where they are given."""
+        """Return the sum of the samples' own losses, times `weights` (P,) where they are given.
+
+        With weights (P, N_out) the sum over samples and outputs, if `is_sum_over_outputs`.
+        """
 
     @abc.abstractmethod
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
         """Raise `ValueError` for targets, where known, that the loss is not made for."""
+
+    def require_weights(self, weights: TargetWeights, shape: tuple[int, ...]) -> None:
+        """Raise `ValueError` unless weights go with the loss, and with targets of this shape."""
+        if weights is None or jnp.shape(weights) == shape[:1]:
+            return
+        if jnp.shape(weights) != shape:
+            raise ValueError(
+                f"`weights` must have shape {shape[:1]}, one per sample, or {shape}, one per entry "
+                f"of the targets, got {jnp.shape(weights)}."
+            )
+        if not self.is_sum_over_outputs:
+            raise ValueError(
+                f"`weights` of shape {shape}, one per entry of the targets, are for losses that "
+                f"are sums over outputs, and `loss` = {self!r} takes a sample's outputs together; "
+                f"give `weights` of shape {shape[:1]}, or take fl.SquaredError()."
+            )
 
     @checked(outputs=real_array, targets=real_array, weights=real_array)
     def __call__(
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
-        weights: Float[Array, " P"] | None = None,
+        weights: TargetWeights = None,
     ) -> Float[Array, ""]:
         """Return the loss of outputs (P, N_out) against targets of the same shape.
 
-        **Arguments:** `weights` (P,) of the samples, as those of `fl.Task`.
+        **Arguments:** `weights` (P,) of the samples, or (P, N_out) of the targets' entries, as
+        those of `fl.Task`; NaN targets of weight zero are missing.
 
-        **Raises:** `ValueError` for arrays of other shapes, and for targets that do not fit.
+        **Raises:** `ValueError` for arrays of other shapes, for targets that do not fit, and for
+        weights of entries where the loss is no sum over outputs.
         """
         shapes = jnp.shape(outputs), jnp.shape(targets)
         if len(shapes[0]) != 2 or shapes[0] != shapes[1]:
@@ -70,12 +99,11 @@ class Loss(eqx.Module):
         self.require_fit(targets)
         if weights is None:
             return self.factor_per_sample(targets.shape[0]) * self.total_loss(outputs, targets)
-        if jnp.shape(weights) != shapes[0][:1]:
-            raise ValueError(
-                f"`weights` must have shape {shapes[0][:1]}, one per sample, got "
-                f"{jnp.shape(weights)}."
-            )
-        return self.factor_per_sample(jnp.sum(weights)) * self.total_loss(outputs, targets, weights)
+        self.require_weights(weights, shapes[0])
+        targets = fill_missing(targets, weights)
+        return self.factor_per_sample(total_weight(weights)) * self.total_loss(
+            outputs, targets, weights
+        )
 
 
 AnyLoss = Loss | Callable[..., Any]  # what users pass; `checked` makes a Loss of it
@@ -92,12 +120,17 @@ class SquaredError(Loss):
       The two flows are the same curve run at speeds that differ by P: that of the sum with the
       time constant tau is that of the mean with tau/P, and descent on the sum at the rate eps is
       descent on the mean at P eps (see `fl.StepClock`). Of weighted samples (`fl.Task(weights=)`)
-      P is the sum of the weights.
+      P is the sum of the weights; of weighted entries that over N_out.
 
     **Raises:** `ValueError` for another reduction.
     """
 
     reduction: Literal["mean", "sum"] = eqx.field(static=True, default="mean")
+
+    @property
+    def is_sum_over_outputs(self) -> bool:
+        """Tell that outputs have their errors each."""
+        return True
 
     def factor_per_sample(self, mass: ArrayLike) -> Any:
         """Return the factor of each sample's half squared error: 1 over the mass, or 1."""
@@ -107,11 +140,10 @@ class SquaredError(Loss):
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
-        weights: Float[Array, " P"] | None = None,
+        weights: TargetWeights = None,
     ) -> Float[Array, ""]:
         """Return the sum over samples of half the squared errors, by their weights."""
-        squares = (targets - outputs) ** 2
-        return 0.5 * jnp.sum(squares if weights is None else weights[:, None] * squares)
+        return 0.5 * jnp.sum(weight_rows((targets - outputs) ** 2, weights))
 
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
         """Accept all targets."""
@@ -128,6 +160,11 @@ class CrossEntropy(Loss):
     marked, as in `fl.tasks.hierarchy`. Traced targets are not checked.
     """
 
+    @property
+    def is_sum_over_outputs(self) -> bool:
+        """Tell that the softmax is of all outputs."""
+        return False
+
     def factor_per_sample(self, mass: ArrayLike) -> Any:
         """Return 1 over the mass, the factor of each sample's cross-entropy."""
         return 1.0 / mass
@@ -136,7 +173,7 @@ class CrossEntropy(Loss):
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
-        weights: Float[Array, " P"] | None = None,
+        weights: TargetWeights = None,
     ) -> Float[Array, ""]:
         """Return the sum over samples of the cross-entropies, by their weights."""
         shares = targets * jax.nn.log_softmax(outputs, axis=-1)
@@ -176,6 +213,11 @@ class FunctionLoss(Loss):
         inner = getattr(function, "func", function)  # a functools.partial has no name
         return FunctionLoss(function, getattr(inner, "__name__", type(inner).__name__))
 
+    @property
+    def is_sum_over_outputs(self) -> bool:
+        """Tell that a function may take all outputs together."""
+        return False
+
     def factor_per_sample(self, mass: ArrayLike) -> Any:
         """Return 1 over the mass, the factor of each sample's own loss."""
         return 1.0 / mass
@@ -184,7 +226,7 @@ class FunctionLoss(Loss):
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
-        weights: Float[Array, " P"] | None = None,
+        weights: TargetWeights = None,
     ) -> Float[Array, ""]:
         """Return the sum over samples of the function's values, by their weights."""
         losses = jax.vmap(self._require_function())(outputs, targets)
@@ -236,6 +278,11 @@ class LinearizedLoss(Loss):
 
     loss: AnyLoss
 
+    @property
+    def is_sum_over_outputs(self) -> bool:
+        """Tell whether the inner loss is a sum over outputs."""
+        return self._inner_loss.is_sum_over_outputs
+
     def factor_per_sample(self, mass: ArrayLike) -> Any:
         """Return the factor of each sample's own loss, that of the inner loss."""
         return self._inner_loss.factor_per_sample(mass)
@@ -244,7 +291,7 @@ class LinearizedLoss(Loss):
         self,
         outputs: Float[Array, "P N_out"],
         targets: Float[Array, "P N_out"],
-        weights: Float[Array, " P"] | None = None,
+        weights: TargetWeights = None,
     ) -> Float[Array, ""]:
         """Return the sum over samples of the losses made linear, by their weights."""
         total = jax.value_and_grad(self._inner_loss.total_loss)

@@ -171,6 +171,7 @@ class FullData(AbstractPlainObjective):
 
     def __check_init__(self):
         self.loss.require_fit(self.task.y)
+        self.loss.require_weights(self.task.weights, self.task.y.shape)
 
     def loss_value(self, network: AbstractModel) -> Float[Array, ""]:
         """Return the loss on the task."""

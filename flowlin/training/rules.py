@@ -13,7 +13,7 @@ from flowlin._tools.numerics import as_tree, flatten_like
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kinds import LinearNetwork
-from flowlin.tasks.task import Task
+from flowlin.tasks.task import Task, has_entry_weights
 from flowlin.training.losses import Loss, SquaredError
 from flowlin.training.objective import AbstractObjective, Decay, FullData, with_decay
 from flowlin.training.statistics import GraphStatistics, LinearStatistics, is_cheaper
@@ -113,7 +113,8 @@ def choose_objective(
     `width`: z over which kinks are rounded off, or None.
     """
     plain: AbstractObjective = FullData(task, loss, width, task.shards)
-    if isinstance(loss, SquaredError):
+    # With weights of entries every output has statistics of its own.
+    if isinstance(loss, SquaredError) and not has_entry_weights(task):
         # With fewer samples than inputs the samples hold fewer numbers than Sigma_x.
         if isinstance(network, LinearNetwork) and task.samples > task.inputs:
             plain = LinearStatistics.from_task(task, loss)

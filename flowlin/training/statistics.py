@@ -16,9 +16,11 @@ from flowlin.networks.graph import GatedGraph
 from flowlin.networks.graph_parts import CONSTANT_SOURCE, Edge
 from flowlin.networks.kinds import LinearNetwork
 from flowlin.networks.pathways import columns_of_node, source_columns
-from flowlin.tasks.task import Task
+from flowlin.tasks.task import Task, weights_by_sample
 from flowlin.training.losses import SquaredError
 from flowlin.training.objective import AbstractPlainObjective, sum_over_samples
+
+STATISTICS_ARE = "sufficient statistics are"  # in errors
 
 
 class QuadraticLoss(eqx.Module):
@@ -125,7 +127,7 @@ def _linear_loss(task: Task, loss: SquaredError, shards: int) -> QuadraticLoss:
         x, y, weights = rows
         return prepend_constant(x, 1.0), y, weights
 
-    rows = (task.x, task.y, task.weights)
+    rows = (task.x, task.y, weights_by_sample(task, STATISTICS_ARE))
     return expand_regression(
         linear_regression, rows, loss.factor_per_sample(task.mass), 1 + task.inputs, shards
     )
@@ -218,7 +220,7 @@ def _loss_at_sink(
         own = network.with_sample_gates(gates)
         return bundle_regressors(own, bundles, x), y[:, start:stop], weights
 
-    rows = (task.x, task.y, network.sample_gates, task.weights)
+    rows = (task.x, task.y, network.sample_gates, weights_by_sample(task, STATISTICS_ARE))
     return expand_regression(
         sink_regression, rows, loss.factor_per_sample(task.mass), width, shards
     )

@@ -197,8 +197,8 @@ def loss(value: Any) -> bool:
 
 
 def counts(value: Any) -> bool:
-    """Weights of samples."""
-    return finite(value) and np.ndim(value) == 1 and bool(np.all(np.asarray(value) >= 0))
+    """Weights of samples, or of entries."""
+    return finite(value) and np.ndim(value) in (1, 2) and bool(np.all(np.asarray(value) >= 0))
 
 
 def named(test: Test) -> Test:
@@ -228,6 +228,7 @@ VECTORS = ("np.ones(4)", "np.zeros(0)", "np.array('text')", "np.ones(4, complex)
            "np.array([1, 'a'], object)", "[[1.0], [1.0, 2.0]]", "[None]", "np.full(4, nan)",
            "np.ones(4, np.float16)", "jnp.zeros(4, int)", "np.full(4, inf)", "-np.ones(4)",
            "np.array([1.0, nan, 1.0, 1.0])", "np.array(nan)", "'nan'")  # fmt: skip
+MASKS = (*VECTORS, "np.ones(task.y.shape)", "task.y > 0", "np.ones((4, 4, 4))")
 TASKS = ("other_task", "(task.x, task.y)", "stacked_task", "nan_task", "task.x", "fl.Task",
          "half_task", "strange_task")  # fmt: skip
 NETWORKS = ("other_network", "half_network", "whole_network", "stacked_network", "nan_network",

@@ -76,6 +76,8 @@ INNER = {
     "pack_parameters",
     "parameters_of",
     "require_fit",
+    "require_weights",
+    "is_sum_over_outputs",
     "with_module",
     "with_saved_arrays",
     "smooth_outputs",

@@ -346,7 +346,7 @@ OWN = {
     "fl.load.path": Word("file", k.PATH),
     "fl.plot.animate.path": Word("'film.gif'", k.PATH),
     "fl.tasks.teacher.samples": Word("20", k.COUNT),
-    "fl.Task.weights": Word("np.ones(len(task.x))", k.optional(k.Kind(k.counts, k.VECTORS))),
+    "fl.Task.weights": Word("np.ones(len(task.x))", k.optional(k.Kind(k.counts, k.MASKS))),
     "fl.Task.sharded.axis": Word("'samples'", k.optional(k.Kind(k.of(str), ("'a'", "0")))),
     "fl.theory.SlowedClock.linearization.share": Word("0.5", k.NUMBER),
     "fl.theory.LinearizedLoss.loss": Word("fl.SquaredError()", k.Kind(
@@ -404,7 +404,7 @@ OWN = {
 OWN["fl.CrossEntropy.__call__.targets"] = Word("task.y", k.Kind(k.classes, k.ARRAYS))
 for _loss in ("CrossEntropy", "SquaredError", "theory.LinearizedLoss"):
     OWN[f"fl.{_loss}.__call__.weights"] = Word(
-        "np.ones(len(task.x))", k.optional(k.Kind(k.numeric, k.VECTORS))
+        "np.ones(len(task.x))", k.optional(k.Kind(k.numeric, k.MASKS))
     )
 
 # Instances whose methods and properties are called, a valid one and others; a method of which
