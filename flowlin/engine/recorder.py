@@ -111,7 +111,7 @@ class RecorderState(eqx.Module):
     stop_state: Parameters | None  # the state at the terminating event; None if none can happen
 
 
-class _Crossing(NamedTuple):
+class _LocatedRoot(NamedTuple):
     """A crossing as far as it is located.
 
     - `value`: of the watched function at the time before the last round.
@@ -263,7 +263,7 @@ class Recorder(Wrapped[RecorderState]):
         brackets: Brackets,
         k: Array,
         state_by_step: Callable[[Array], Parameters] | None,
-    ) -> "_Crossing":
+    ) -> "_LocatedRoot":
         """Locate crossing number k on the dense output, then on what a second step says.
 
         `state_by_step` returns the state at a time to the order of the method; None where the dense
@@ -273,11 +273,11 @@ class Recorder(Wrapped[RecorderState]):
         """
         path, low = step.path, brackets.spans[k, 0]
         start = jax.tree.map(jnp.zeros_like, None if state_by_step is None else path.start)
-        found = _Crossing(low, jnp.zeros_like(low), jnp.zeros_like(low), low, start)
+        found = _LocatedRoot(low, jnp.zeros_like(low), jnp.zeros_like(low), low, start)
         if state_by_step is None:
             return self._improve_crossing(path, step, brackets, k, found, jnp.zeros((), int))
 
-        def improve_once(found: _Crossing, number: Array) -> tuple[_Crossing, None]:
+        def improve_once(found: _LocatedRoot, number: Array) -> tuple[_LocatedRoot, None]:
             def second_step() -> Parameters:
                 there = found.time.astype(jnp.result_type(path.t0))
                 return jax.tree.map(jnp.subtract, state_by_step(there), path.state_at(there))
@@ -295,9 +295,9 @@ class Recorder(Wrapped[RecorderState]):
         step: StepCrossings,
         brackets: Brackets,
         k: Array,
-        found: "_Crossing",
+        found: "_LocatedRoot",
         number: Array,
-    ) -> "_Crossing":
+    ) -> "_LocatedRoot":
         """Locate crossing number k on a path: in its bracket in round 0, else near what was found.
 
         Derivatives are those of the last round.
@@ -348,7 +348,7 @@ class Recorder(Wrapped[RecorderState]):
         time, uncertainty, value = self.observer.select_watch(component, find_root)
         moved = jnp.maximum(found.uncertainty, jnp.abs(time - rough))
         uncertainty = lax.stop_gradient(jnp.where(first, uncertainty, moved))
-        return _Crossing(time, uncertainty, value, jnp.where(first, time, rough), found.offset)
+        return _LocatedRoot(time, uncertainty, value, jnp.where(first, time, rough), found.offset)
 
 
 def _cast_values(dtype: DTypeLike, function: Callable[[Array], Array]) -> Callable[[Array], Array]:
