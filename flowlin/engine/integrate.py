@@ -240,10 +240,10 @@ class FlowRun(AbstractRun):
         problem, method = self.problem_and_method
         field, solver = method.equation(problem, self.capacity)
         if self.watches:
-            observer = self.observer
             solver = Recorder(
-                solver, observer, self.capacity, self.method.loop_kind, self.to_parameters
-            )
+                solver, self.observer, self.capacity, self.method.loop_kind, self.to_parameters,
+                method.takes_second_step(problem),
+            )  # fmt: skip
         if isinstance(self.method.solver, (RKC, RecycledBDF)) or self.method.kinks.walks:
             solver = CountingSolver(solver)
         return diffrax.ODETerm(field), solver
@@ -383,7 +383,7 @@ class FlowRun(AbstractRun):
         counts = {name: start.counts[name] + solution.stats[name] for name in STEP_COUNTS}
         accepted = counts["num_accepted_steps"]
         more_counts, more = solver_report(solver, state, accepted, ts, self.problem)
-        counts |= evaluations_after(start.counts, solver, solution)
+        counts |= evaluations_after(start, self.method, self.problem, solution)
         if doubts is not None:
             more_counts["unresolved_crossings"] = doubts.count
         networks = self.observe.functions is None

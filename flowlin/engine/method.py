@@ -32,6 +32,7 @@ from flowlin.engine.kinks.sides import may_be_at_kink
 from flowlin.engine.solvers.error_scale import AbstractErrorScale, ErrorPerNumber
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC
+from flowlin.engine.solvers.wrapped import is_explicit
 from flowlin.networks.base import AbstractOwnModel
 from flowlin.networks.kinds import ReLUNetwork
 from flowlin.training.objective import AbstractObjective, ModifiedLoss
@@ -140,6 +141,14 @@ class Method(eqx.Module):
         if walk is not None:
             return problem.with_schedule(walk.flow), walk
         return self.vector_field(problem), solver
+
+    def takes_second_step(self, problem: Problem) -> bool:
+        """Tell whether a step to each event locates it better than the step's dense output.
+
+        Not in ReLU networks: a walk does so by itself, and where steps cross kinks there may be
+        more switches than steps, and either kind of output is of low order.
+        """
+        return is_explicit(self.solver) and not isinstance(problem.network, ReLUNetwork)
 
     def error_scale(self, problem: Problem) -> AbstractErrorScale:
         """Return the error that a step may make."""

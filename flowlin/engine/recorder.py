@@ -5,6 +5,7 @@ steps only. The recorder changes neither steps nor error estimates.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -19,7 +20,7 @@ from flowlin._tools.numerics import while_loop
 from flowlin._tools.series import bracket_root
 from flowlin.engine.kinks.averaged import AveragedGates
 from flowlin.engine.signals import EVENT
-from flowlin.engine.solvers.wrapped import Wrapped
+from flowlin.engine.solvers.wrapped import Explicit, Wrapped, is_explicit
 from flowlin.events.crossings import StepCrossings, promise_of_watch
 from flowlin.events.path import StepPath, dense_degree
 from flowlin.events.search import Brackets
@@ -27,6 +28,8 @@ from flowlin.events.watch import AbstractWatched, Observer
 from flowlin.record.buffer import EventBuffer
 from flowlin.record.event_log import CERTIFIED, Channel, EventLog, Unresolved
 
+ROUNDS = 3  # the dense output's root, and two steps of Newton's method after the second step
+NEARBY = 1e-2  # of the step: Newton's method goes no further, as near a flat root it would
 NOISE_FACTOR = 4.0  # times the step's error: a value smaller than this all step long is noise
 
 
@@ -108,6 +111,21 @@ class RecorderState(eqx.Module):
     stop_state: Parameters | None  # the state at the terminating event; None if none can happen
 
 
+class _LocatedRoot(NamedTuple):
+    """A crossing as far as it is located.
+
+    - `value`: of the watched function at the time before the last round.
+    - `rough`: the time by the dense output.
+    - `offset`: how far the state there is from the dense output; None where that is all.
+    """
+
+    time: Array
+    uncertainty: Array
+    value: Array
+    rough: Array
+    offset: Parameters | None
+
+
 class Recorder(Wrapped[RecorderState]):
     """Wraps a solver and logs the sign changes of watched values.
 
@@ -115,6 +133,10 @@ class Recorder(Wrapped[RecorderState]):
     `flowlin.events.crossings`). Each is bracketed then, and one Newton step finishes it, which also
     carries the derivative: d t = -d g / (dg/dt). At a terminating event the state there is kept
     and diffrax stops after the step.
+
+    The dense output has fewer digits than the step. With `takes_second_step`, for explicit
+    Runge-Kutta methods, each event is finished by a step of the method that ends there: see
+    `_locate_crossing`. All other solvers' events are those of their dense output.
     """
 
     solver: diffrax.AbstractSolver
@@ -124,6 +146,7 @@ class Recorder(Wrapped[RecorderState]):
         static=True
     )  # kind of the loop over events, see `flowlin._tools.numerics`
     to_parameters: Callable[[Parameters], Parameters] | None = None  # from states to parameters
+    takes_second_step: bool = eqx.field(static=True, default=False)
 
     def init(self, terms, t0, t1, y0, args) -> RecorderState:
         """Return the inner state, the watched values at the start, and a log of events there."""
@@ -163,7 +186,9 @@ class Recorder(Wrapped[RecorderState]):
         step = StepCrossings(self.observer, path, reached, off, before, solver_state.speed)
         found = Brackets.empty(solver_state.values.shape[0], solver_state.unresolved)
         found, values = step.find_crossings(found)
-        log, end = self._log_crossings(step, found, (solver_state.log, solver_state.stop_time))
+        log_and_end = solver_state.log, solver_state.stop_time
+        state_by_step = self._second_step(terms, t0, t1, y0, args, dense)
+        log, end, path = self._log_crossings(step, found, log_and_end, state_by_step)
 
         stopped = None
         if solver_state.stop_state is not None:
@@ -183,57 +208,127 @@ class Recorder(Wrapped[RecorderState]):
         )
         return y1, error, dense, state, result
 
-    def _log_crossings(
-        self, step: StepCrossings, brackets: Brackets, log_and_end: tuple[EventBuffer, Array]
-    ) -> tuple[EventBuffer, Array]:
-        """Log every crossing that was bracketed.
+    def _second_step(self, terms, t0, t1, y0, args, dense) -> Callable[[Array], Parameters] | None:
+        """Return the state at a time in the step as a step that ends there; None without one."""
+        solver = self.solver
+        if not (self.takes_second_step and is_explicit(solver)):
+            return None
 
-        **Returns:** the log, and the time of the first terminating event, else inf.
+        def state_by_step(end: Array) -> Parameters:
+            # The first stage is the same.
+            velocity = jax.tree.map(lambda k: k[0] / (t1 - t0).astype(k.dtype), dense["k"])
+            return Explicit(solver).step_from(velocity, terms, t0, end, y0, args)[0]
+
+        return state_by_step
+
+    def _log_crossings(
+        self,
+        step: StepCrossings,
+        brackets: Brackets,
+        log_and_end: tuple[EventBuffer, Array],
+        state_by_step: Callable[[Array], Parameters] | None,
+    ) -> tuple[EventBuffer, Array, StepPath]:
+        """Log every crossing that was bracketed; `state_by_step` as for `_locate_crossing`.
+
+        **Returns:** the log, the time of the first terminating event, else inf, and the path
+        through the state there.
         """
         terminating = self.observer.ends_run
+        ends = any(watch.terminate for watch in self.observer.watches)
+        none = jax.tree.map(jnp.zeros_like, step.path.start) if ends and state_by_step else None
 
         def log_one(carry):
-            k, log, end = carry
-            time, uncertainty = self._locate_crossing(step, brackets, k)
+            k, log, end, offset = carry
+            found = self._locate_crossing(step, brackets, k, state_by_step)
             component, rising = brackets.marks[k]
             side = jnp.where(rising > 0, 1, -1)[None]
-            log = log.append(time, uncertainty, component[None], -side, side)
-            return k + 1, log, jnp.where(terminating[component], jnp.minimum(end, time), end)
+            log = log.append(found.time, found.uncertainty, component[None], -side, side)
+            first = terminating[component] & (found.time < end)
+            if offset is not None:
+                offset = jax.tree.map(lambda a, b: jnp.where(first, a, b), found.offset, offset)
+            return k + 1, log, jnp.where(first, found.time, end), offset
 
-        _, log, end = while_loop(
+        _, log, end, offset = while_loop(
             lambda carry: carry[0] < jnp.minimum(brackets.count, brackets.capacity),
             log_one,
-            (jnp.zeros((), jnp.int32), *log_and_end),
+            (jnp.zeros((), jnp.int32), *log_and_end, none),
             kind=self.loop_kind,  # pyright: ignore
             max_steps=brackets.capacity,
         )
-        return log, end
+        return log, end, step.path.with_offset(offset)
 
     def _locate_crossing(
-        self, step: StepCrossings, brackets: Brackets, k: Array
-    ) -> tuple[Array, Array]:
-        """Locate crossing number k: its time, and its uncertainty."""
-        path, y1, error = step.path, step.end_parameters, step.error
-        still = lax.stop_gradient(path)
+        self,
+        step: StepCrossings,
+        brackets: Brackets,
+        k: Array,
+        state_by_step: Callable[[Array], Parameters] | None,
+    ) -> "_LocatedRoot":
+        """Locate crossing number k on the dense output, then on what a second step says.
+
+        `state_by_step` returns the state at a time to the order of the method; None where the dense
+        output has the last word. The second step ends at the dense output's root. Its state moves
+        the path, and Newton's method twice finds the root on the moved one. In a loop, so that
+        the watched functions are compiled once.
+        """
+        path, low = step.path, brackets.spans[k, 0]
+        start = jax.tree.map(jnp.zeros_like, None if state_by_step is None else path.start)
+        found = _LocatedRoot(low, jnp.zeros_like(low), jnp.zeros_like(low), low, start)
+        if state_by_step is None:
+            return self._improve_crossing(path, step, brackets, k, found, jnp.zeros((), int))
+
+        def improve_once(found: _LocatedRoot, number: Array) -> tuple[_LocatedRoot, None]:
+            def second_step() -> Parameters:
+                there = found.time.astype(jnp.result_type(path.t0))
+                return jax.tree.map(jnp.subtract, state_by_step(there), path.state_at(there))
+
+            offset = lax.cond(number == 1, second_step, lambda: found.offset)
+            moved = path.with_offset(offset)
+            at_offset = found._replace(offset=offset)
+            return self._improve_crossing(moved, step, brackets, k, at_offset, number), None
+
+        return lax.scan(improve_once, found, jnp.arange(ROUNDS))[0]
+
+    def _improve_crossing(
+        self,
+        path: StepPath,
+        step: StepCrossings,
+        brackets: Brackets,
+        k: Array,
+        found: "_LocatedRoot",
+        number: Array,
+    ) -> "_LocatedRoot":
+        """Locate crossing number k on a path: in its bracket in round 0, else near what was found.
+
+        Derivatives are those of the last round.
+        """
+        y1, error = step.end_parameters, step.error
+        still, network = lax.stop_gradient(path), self.observer.network
         low, high, spread = brackets.spans[k]
         component, rising = brackets.marks[k]
         ends = jnp.stack([still.t0, still.t1]).astype(low.dtype)
+        length = ends[1] - ends[0]
         rounding = 16 * jnp.finfo(low.dtype).eps
-        tolerance = 1e-12 * (ends[1] - ends[0]) + 4 * jnp.finfo(low.dtype).eps * jnp.abs(high)
+        tolerance = 1e-12 * length + 4 * jnp.finfo(low.dtype).eps * jnp.abs(high)
+        first, before, rough = number == 0, *lax.stop_gradient((found.time, found.rough))
+        near = [jnp.clip(rough + side * NEARBY * length, low, high) for side in (-1, 1)]
+        since, until = jnp.where(first, low, before), jnp.where(first, high, before)
 
-        def find_root(watched: AbstractWatched, k: Array) -> tuple[Array, Array]:
-            network = self.observer.network
+        def find_root(watched: AbstractWatched, k: Array) -> tuple[Array, Array, Array]:
             value = _cast_values(network.dtype, watched.function_of_time(network, still, k))
             # XLA compiles `value` at every place that calls it: one loop for all four times.
-            known = lax.map(value, jnp.stack([low, high, *ends]))
-            bracket = bracket_root(value, low, high, rising > 0, tolerance, known[:2])
+            known = lax.map(value, jnp.stack([since, until, *ends]))
+            bracket = bracket_root(value, since, until, rising > 0, tolerance, known[:2])
             middle = lax.stop_gradient((bracket[0] + bracket[1]) / 2)
             moving = _cast_values(network.dtype, watched.function_of_time(network, path, k))
             g, slope = jax.jvp(moving, (middle,), (jnp.ones_like(middle),))
             g0 = lax.stop_gradient(g)
             slope = lax.stop_gradient(jnp.where((slope == 0) | (spread > 0), jnp.inf, slope))
-            newton = lax.stop_gradient(jnp.clip(middle - g0 / slope, *bracket))
-            time = newton - (g - g0) / slope
+            allowed = [jnp.where(first, a, b) for a, b in zip(bracket, near, strict=True)]
+            newton = jnp.clip(middle - g0 / slope, *allowed)
+            # Where Newton's step led no nearer to the root, the function is none to take one of.
+            lost = (number == ROUNDS - 1) & (jnp.abs(g0) > jnp.abs(found.value) / 2)
+            time = lax.stop_gradient(jnp.where(lost, rough, newton)) - (g - g0) / slope
             shift = jnp.zeros_like(time)
             if error is not None:
                 # The error is that of the step's end; its effect there stands for all of the step.
@@ -245,12 +340,15 @@ class Recorder(Wrapped[RecorderState]):
                     off + rounding * watched.level_scale
                 )
                 # At a flat root the quotient says nothing, but that the root is in this step.
-                most = (ends[1] - ends[0]).astype(off.dtype)
+                most = length.astype(off.dtype)
                 shift = jnp.where(noise, jnp.inf, jnp.minimum(off / jnp.abs(slope), most))
             width = bracket[1] - bracket[0]
-            return time, lax.stop_gradient(jnp.maximum(width + shift, spread))
+            return time, jnp.maximum(width + shift, spread), g0
 
-        return self.observer.select_watch(component, find_root)
+        time, uncertainty, value = self.observer.select_watch(component, find_root)
+        moved = jnp.maximum(found.uncertainty, jnp.abs(time - rough))
+        uncertainty = lax.stop_gradient(jnp.where(first, uncertainty, moved))
+        return _LocatedRoot(time, uncertainty, value, jnp.where(first, time, rough), found.offset)
 
 
 def _cast_values(dtype: DTypeLike, function: Callable[[Array], Array]) -> Callable[[Array], Array]:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from flowlin._tools.numerics import previous_float
 from flowlin.engine.kinks.averaged import EVALUATIONS_PER_STEP, AveragedGates
+from flowlin.engine.method import Method
 from flowlin.engine.recorder import RecorderState
 from flowlin.engine.signals import PAUSED
 from flowlin.engine.solvers.error_scale import AbstractErrorScale
@@ -22,6 +23,7 @@ from flowlin.engine.solvers.wrapped import (
     evaluations,
     is_explicit,
 )
+from flowlin.record.origin import RunState
 from flowlin.training.problem import Problem
 
 REST_STEPS = 16  # steps in a row at rest after which a run pauses
@@ -220,15 +222,21 @@ def evaluations_before(solver: diffrax.AbstractSolver, state: PyTree) -> dict[st
 
 
 def evaluations_after(
-    before: dict[str, Array], solver: Any, solution: diffrax.Solution
+    start: RunState, method: Method, problem: Problem, solution: diffrax.Solution
 ) -> dict[str, Array]:
-    """Return `evaluations` after a solve that began with so many `before`."""
+    """Return `evaluations` after a solve that began at `start`."""
+    before, state = start.counts, solution.solver_state
     if "evaluations" not in before:
         return {}
-    if counts_evaluations(solution.solver_state):
+    if counts_evaluations(state):
         spent = solution.controller_state.spent_evaluations  # pyright: ignore
     else:
-        spent = evaluations_per_step(solver) * solution.stats["num_steps"]
+        spent = evaluations_per_step(method.solver) * solution.stats["num_steps"]
+    if isinstance(state, RecorderState) and method.takes_second_step(problem):
+        # Each event in an accepted step took one that ends there, without its first stage.
+        spent = spent + (method.solver.tableau.num_stages - 1) * (  # pyright: ignore
+            state.log.count - start.solver.log.count
+        )
     return {"evaluations": before["evaluations"] + jnp.asarray(spent).astype(int)}
 
 

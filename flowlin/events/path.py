@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
-from flowlin._tools.arrays import Parameters, as_parameters, with_axes
+from flowlin._tools.arrays import Parameters, as_parameters, replace_fields, with_axes
 
 Image = TypeVar("Image")
 
@@ -62,6 +62,18 @@ class StepPath(eqx.Module):
     def state_at(self, t: ArrayLike) -> Parameters:
         """Return the solver's state at time t."""
         return self._evaluate_dense(self.dense_info, t)
+
+    def with_offset(self, offset: Parameters | None) -> "StepPath":
+        """Return the path with the same state added everywhere; None is none.
+
+        Dense outputs of Runge-Kutta methods are states at the ends, with weights that add up to
+        one, and velocities.
+        """
+        if offset is None:
+            return self
+        ends = {name: self.dense_info[name] for name in ("y0", "y1")}
+        moved = {name: jax.tree.map(jnp.add, end, offset) for name, end in ends.items()}
+        return replace_fields(self, dense_info=self.dense_info | moved)
 
     @property
     def degree(self) -> int | None:

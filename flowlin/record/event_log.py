@@ -118,11 +118,11 @@ class EventLog(eqx.Module):
 
     - `time`: (K,), in units of flow time.
     - `uncertainty`: (K,), the width of the root's bracket plus what the step's error estimate
-      shifts it by. It is local: errors carried along from earlier steps are not in it. Where a
-      value touches its level within that error, it is half of the time that it spends there;
-      inf where the value stays within the error for a whole step, as near an asymptote: whether
-      and when it crosses is then rounding. In a flow that is `confirmed`, `Trajectory.confirm` says
-      what it is: global.
+      shifts it by, and no less than by what a second step moved it. It is local: errors carried
+      along from earlier steps are not in it. Where a value touches its level within that error, it
+      is half of the time that it spends there; inf where the value stays within the error for a
+      whole step, as near an asymptote: whether and when it crosses is then rounding. In a flow that
+      is `confirmed`, `Trajectory.confirm` says what it is: global.
     - `component`: (K,), position in all channels laid end to end; see `index`.
     - `old`, `new`: (K,), the side before and after: -1 below its level (a gate: off), +1 above
       (on), 0 at the kink (gates only).

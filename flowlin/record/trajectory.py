@@ -125,11 +125,11 @@ class Trajectory(eqx.Module):
 
         With explicit solvers and `RecycledBDF` two numbers more: `evaluations`, how often the
         vector field was evaluated, in rejected steps, for the first step's length, in products
-        with the Hessian and in looking for stiffness too; and `accepted_evaluations`, those in
-        accepted steps alone. Where events were watched, `unresolved_crossings`: in how many
-        stretches of time crossings may be missing from the log; `flow.events.unresolved` says
-        where. Of exact walks and after `confirm`, `converged`: the time from which on no event is
-        determined, or inf.
+        with the Hessian, in looking for stiffness and in finishing events too; and
+        `accepted_evaluations`, those in accepted steps alone. Where events were watched,
+        `unresolved_crossings`: in how many stretches of time crossings may be missing from the log;
+        `flow.events.unresolved` says where. Of exact walks and after `confirm`, `converged`: the
+        time from which on no event is determined, or inf.
         """
         return {**self.counts, **dict(self.labels)}
 
