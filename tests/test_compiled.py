@@ -186,7 +186,7 @@ def test_what_users_write_themselves_sees_the_arrays_of_a_network(how):
     jax.eval_shape(lambda n: fl.gradient_flow(n, TASK, 1.0, **how).end, network(LINEAR))
 
 
-MOST_KERNELS = 790
+MOST_KERNELS = 680
 
 
 @pytest.fixture(scope="module")
@@ -205,5 +205,4 @@ def compiled_walk():
 def test_a_walk_does_not_grow(compiled_walk):
     """A first run waits for the compiler, by about 7 ms for each kernel, however small."""
     kernels = compiled_walk.count(" fusion(")
-    print("KERNELS", kernels)
     assert MOST_KERNELS * 0.7 < kernels < MOST_KERNELS
