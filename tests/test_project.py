@@ -100,12 +100,12 @@ def test_configure_refuses_what_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("")
     for wrong in (tmp_path / "file", tmp_path / "file" / "below", "\0"):
         with pytest.raises(ValueError, match="`cache`: no compiled programs can be kept in"):
-            fl.configure(cache=wrong)
+            fl.configure(cache=wrong)  # pyright: ignore
     for wrong in (1, None, "", b"folder"):
         with pytest.raises(ValueError, match="`cache` must be"):
-            fl.configure(cache=wrong)
+            fl.configure(cache=wrong)  # pyright: ignore
     with pytest.raises(ValueError, match="`x64` must be True or False"):
-        fl.configure(x64="yes", cache=str(tmp_path))
+        fl.configure(x64="yes", cache=str(tmp_path))  # pyright: ignore
     fl.configure(x64=False, cache=False)
     assert dict(jax.config.values) == before
 
