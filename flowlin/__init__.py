@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from flowlin import measures as measures
 from flowlin import tasks as tasks
 from flowlin import theory as theory
+from flowlin._tools.configure import configure as configure
 from flowlin._tools.moved import missing_name as _missing_name
 from flowlin._tools.printing import LogProgress as LogProgress
 from flowlin._tools.version import __version__ as __version__

@@ -184,3 +184,25 @@ def norm_of_trees(tree):
 def test_what_users_write_themselves_sees_the_arrays_of_a_network(how):
     """Where the library's own solvers and norms see one vector."""
     jax.eval_shape(lambda n: fl.gradient_flow(n, TASK, 1.0, **how).end, network(LINEAR))
+
+
+MOST_KERNELS = 680
+
+
+@pytest.fixture(scope="module")
+def compiled_walk():
+    """The README's walk with few units, as the text of the program that a CPU runs."""
+    task = fl.tasks.hierarchy(levels=3)
+    start = fl.ReLUNetwork.init(task, 8, 2e-4, key=jax.random.key(0))
+    half = fl.ModeHits(fl.theory.modes(task, start), share=0.5)
+    walk = jax.jit(lambda network: fl.gradient_flow(network, task, 30.0, events=half).events.time)
+    # As the library compiles small runs.
+    options: dict = {"xla_cpu_use_fusion_emitters": False}
+    return walk.lower(start).compile(compiler_options=options).as_text()
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="kernels are counted for a CPU")
+def test_a_walk_does_not_grow(compiled_walk):
+    """A first run waits for the compiler, by about 7 ms for each kernel, however small."""
+    kernels = compiled_walk.count(" fusion(")
+    assert MOST_KERNELS * 0.7 < kernels < MOST_KERNELS

@@ -67,6 +67,49 @@ def test_import_sets_no_flag_and_pulls_in_no_extra():
     assert found["seconds"] < 5.0
 
 
+def test_configure_keeps_programs_for_the_next_process(tmp_path):
+    """With JAX's own programs forgotten, as in a new process, all come from the folder."""
+    out = python(
+        f"""
+        import collections, json, jax
+        import flowlin as fl
+        counts = collections.Counter()
+        jax.monitoring.register_event_listener(lambda name, **_: counts.update([name]))
+        jax.jit(lambda x: x + 1)(1.0)  # a program before there is a folder
+        assert fl.configure(cache={str(tmp_path / "new" / "folder")!r}) is None
+        for last in (False, True):
+            counts.clear()
+            jax.clear_caches()
+            network = fl.LinearNetwork.init(fl.tasks.hierarchy(), 4, key=jax.random.key(0))
+            found = [counts[f"/jax/compilation_cache/cache_{{how}}"] for how in ("hits", "misses")]
+            print(json.dumps([*found, str(network.dtype)]))
+        """,
+        JAX_ENABLE_X64="0",
+        JAX_COMPILATION_CACHE_DIR="",
+    )
+    (hits, misses, dtype), (hits_again, misses_again, _) = map(json.loads, out.splitlines())
+    assert hits < misses
+    assert misses_again == 0
+    assert hits_again > 5
+    assert dtype == "float64"
+    assert any((tmp_path / "new" / "folder").iterdir())
+
+
+def test_configure_refuses_what_is_no_folder(tmp_path):
+    before = dict(jax.config.values)
+    (tmp_path / "file").write_text("")
+    for wrong in (tmp_path / "file", tmp_path / "file" / "below", "\0"):
+        with pytest.raises(ValueError, match="`cache`: no compiled programs can be kept in"):
+            fl.configure(cache=wrong)  # pyright: ignore
+    for wrong in (1, None, "", b"folder"):
+        with pytest.raises(ValueError, match="`cache` must be"):
+            fl.configure(cache=wrong)  # pyright: ignore
+    with pytest.raises(ValueError, match="`x64` must be True or False"):
+        fl.configure(x64="yes", cache=str(tmp_path))  # pyright: ignore
+    fl.configure(x64=False, cache=False)
+    assert dict(jax.config.values) == before
+
+
 @pytest.fixture(scope="module")
 def readme():
     """What the README's example prints."""

@@ -303,11 +303,8 @@ class FlowRun(AbstractRun):
 
     def _with_names(self, flow: Trajectory) -> Trajectory:
         """Return a trajectory of `without_names` under the user's own names."""
-        events, observed = (
-            log_with_names(flow.events, self.watches),
-            self.observe.with_names(flow.observed),
-        )
-        return replace_fields(flow, events=events, observed=observed)
+        events = log_with_names(flow.events, self.watches)
+        return replace_fields(flow, events=events, observed=self.observe.with_names(flow.observed))
 
     @jit_by_array
     def solve_segment(
@@ -321,7 +318,7 @@ class FlowRun(AbstractRun):
         start = self.initial_state() if start is None else start
         term, solver = self.equation()
         if self.ts is None:
-            rows = diffrax.SubSaveAt(t0=True, fn=self._start_row)
+            rows = diffrax.SubSaveAt(t0=True, fn=lambda *at: self._start_row(start.loss, *at))
         else:
             rows = diffrax.SubSaveAt(ts=times_due(self.ts, start.t, self.t1), fn=self.save_function)
         problem, method = self.problem_and_method
@@ -354,9 +351,9 @@ class FlowRun(AbstractRun):
         paused = paused & (solution.stats["num_steps"] < budget.tried)
         return self._make_trajectory(start, solution, paused, dense, solver.interpolation_cls)
 
-    def _start_row(self, t: Array, parameters: Parameters, args: Any) -> tuple[Array, Any]:
-        """Return the row at t = 0; zeros where a run that has paused goes on."""
-        return value_or_zeros(t > 0, lambda: self.save_function(t, parameters, args))
+    def _start_row(self, loss: Array, t: Array, state: Parameters, args: Any) -> tuple[Array, Any]:
+        """Return the row at t = 0, where the loss is known; no observables after a pause."""
+        return loss, value_or_zeros(t > 0, lambda: self.save_function(t, state, args)[1])
 
     def _make_trajectory(
         self, start: RunState, solution: Any, paused: Array, dense: bool, interpolation_cls: object
@@ -364,7 +361,7 @@ class FlowRun(AbstractRun):
         """Make a trajectory of the solution and of what recorder and walk have logged."""
         (ts, (t,)), (rows, last) = solution.ts, solution.ys
         y = jax.tree.map(lambda a: a[0], last)
-        state = solution.solver_state
+        state, loss = solution.solver_state, self.method.objective.loss_value(self.network_at(y))
         found = FlowOutcome(RESULTS.promote(solution.result), t, y, None)
         if self.watches:
             found = found.with_recorder(state)
@@ -375,7 +372,7 @@ class FlowRun(AbstractRun):
             found = found.with_walk(state)
             gates = gate_log(state.log, state.initial_sides, self.network.hidden, found.end)
             events = gates.merge_with(events)
-        ts, rows = self._rows_with_end(start, ts, rows, found, paused)
+        ts, rows = self._rows_with_end(start, (ts, rows), found, paused, loss)
         # Rows past the event that ended the run were saved before it was known.
         kept, (losses, observed) = ts <= found.end, rows
         finite = jnp.all(jnp.isfinite(losses) | ~kept)
@@ -414,19 +411,22 @@ class FlowRun(AbstractRun):
                 solution.solver_state,
                 solution.controller_state.reset_counts(),
                 counts,
-                self.method.objective.loss_value(self.network_at(y)),
+                loss,
             ),
         )
 
     def _rows_with_end(
-        self, start: RunState, ts: Array, rows: Any, outcome: "FlowOutcome", paused: Array
+        self, start: RunState, saved: Any, outcome: "FlowOutcome", paused: Array, loss: Array
     ) -> tuple[Array, Any]:
         """Return saved times and rows, and the end where it is saved; inf where none is due."""
+        ts, rows = saved
         if self.ts is None:
             # A row may cost as much as many steps, and at a pause it is not saved.
             last = value_or_zeros(
                 paused, lambda: self.save_function(outcome.end, outcome.final, None)
             )
+            if not any(watch.terminate for watch in self.watches):
+                last = loss, last[1]  # so that it is computed once
             return insert_row((ts, rows), (outcome.end, last), jnp.asarray(len(ts)))
         # `_after` filled the array up with t1: those rows are not due.
         ts = jnp.where(jnp.arange(len(ts)) < count_due(self.ts, start.t), ts, jnp.inf)

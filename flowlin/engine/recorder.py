@@ -152,7 +152,9 @@ class Recorder(Wrapped[RecorderState]):
         """Return the inner state, the watched values at the start, and a log of events there."""
         values = self.observer(as_parameters(self.to_parameters, y0))
         dtype = jnp.result_type(t0, values)
-        log, end = self.observer.log_initial_events(EventBuffer.empty(self.capacity, dtype), values)
+        log, end = EventBuffer.empty(self.capacity, dtype), jnp.asarray(jnp.inf, dtype)
+        if any(watch.from_start for watch in self.observer.watches):
+            log, end = self.observer.log_initial_events(log, values)
         return RecorderState(
             inner=self.solver.init(terms, t0, t1, y0, args),
             values=values,

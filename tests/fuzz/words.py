@@ -339,10 +339,10 @@ OWN = {
     **{f"fl.EventLog.{method}.name": Word("'gate'", k.Kind(
         k.among("gate"), ("'Gate'", "['gate']"),
     )) for method in ("first", "select")},
-    "fl.StepClock.samples": Word("4", k.optional(k.COUNT)),
-    "fl.StepClock.outputs": Word("4", k.optional(k.COUNT)),
-    "fl.StepClock.batch_size": Word("4", k.optional(k.COUNT)),
+    **{f"fl.StepClock.{name}": Word("4", k.optional(k.COUNT))
+       for name in ("samples", "outputs", "batch_size")},
     "fl.StepClock.time.steps": Word("10", k.FORMULA),
+    "fl.configure.cache": Word("False", k.Kind(k.either(k.flag, k.PATH.good), k.PATH.near)),
     "fl.load.path": Word("file", k.PATH),
     "fl.plot.animate.path": Word("'film.gif'", k.PATH),
     "fl.tasks.teacher.samples": Word("20", k.COUNT),

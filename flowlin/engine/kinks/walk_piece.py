@@ -40,23 +40,19 @@ def step_to_event(
     the flow; the correction also carries the derivative of the event's time.
     """
     # The first stage is the same for the step to t1 and for the one to the event.
-    velocity = solver.first(terms, t, y, frozen, inner, made_jump)
-
-    def step_to(end):
-        return solver.step_from(velocity, terms, t, end, y, frozen)
-
-    y1, error, dense, last = step_to(t1)
+    velocity, found = solver.step_with_first(terms, t, t1, y, frozen, inner, made_jump)
+    y1, error, dense, last = found
     path = solver.interpolation_cls(t0=t, t1=t1, **dense)
     tolerance = flow.margin_tolerances(y, frozen)
     order = cast(int, solver.order(terms))
     curve, slack = _margin_curve(flow, frozen, path, (t, t1), tolerance, order)
-    found, before, after = curve.first_fall()
+    falls, before, after = curve.first_fall()
 
     def to_event():
         low, high, first, tied = _first_margin_event(curve, before, after, slack <= 0, tolerance)
         length = lax.stop_gradient(t1 - t)
         target = lax.stop_gradient(t) + high * length
-        ye, error_e, dense_e, last_e = step_to(target)
+        ye, error_e, dense_e, last_e = solver.step_from(velocity, terms, t, target, y, frozen)
         there = terms.vf(target, ye, frozen) if inner is None else last_e
         shift, ye, spread = _move_onto_kink(
             flow, frozen, ye, there, error_e, first, slack, high * length
@@ -68,7 +64,7 @@ def step_to_event(
         none = jnp.zeros(frozen.codes.shape, bool)
         return t1 + jnp.zeros_like(t), y1, dense, last, none, jnp.zeros_like(t)
 
-    end, y1, dense, last, fired, uncertainty = lax.cond(found, to_event, to_end)
+    end, y1, dense, last, fired, uncertainty = lax.cond(falls, to_event, to_end)
     y1, moved = flow.project_to_kinks(y1, frozen)
     return Piece(
         start=t,

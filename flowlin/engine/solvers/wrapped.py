@@ -94,17 +94,21 @@ class Explicit(Wrapped[Any]):
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step, with the inner solver's error, dense output and state."""
-        velocity = self.first(terms, t0, y0, args, solver_state, made_jump)
-        y1, error, dense, last = self.step_from(velocity, terms, t0, t1, y0, args)
+        _, found = self.step_with_first(terms, t0, t1, y0, args, solver_state, made_jump)
+        y1, error, dense, last = found
         return y1, error, dense, self.state(solver_state, last), diffrax.RESULTS.successful
 
-    @staticmethod
-    def first(terms, t0, y0, args, solver_state, made_jump) -> PyTree:
-        """The first stage, where it can be the last one of the step before unless it jumped."""
+    def step_with_first(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        """The first stage, for `step_from`, and one step from it, as `step_from` returns it.
+
+        The first stage can be the last one of the step before unless it jumped. It is one more turn
+        of the loop over stages, so that the vector field is compiled once for all of them.
+        """
         if solver_state is None:
-            return terms.vf(t0, y0, args)
+            velocity = terms.vf(t0, y0, args)
+            return velocity, self.step_from(velocity, terms, t0, t1, y0, args)
         unknown, known = solver_state
-        return lax.cond(unknown | made_jump, lambda: terms.vf(t0, y0, args), lambda: known)
+        return self._run_stages(known, unknown | made_jump, terms, t0, t1, y0, args)
 
     @staticmethod
     def state(before: Any, last: PyTree) -> Any:
@@ -113,11 +117,18 @@ class Explicit(Wrapped[Any]):
 
     def step_from(self, velocity: PyTree, terms, t0, t1, y0, args):
         """One step from a known velocity; its last stage in place of the state."""
+        return self._run_stages(velocity, None, terms, t0, t1, y0, args)[1]
+
+    def _run_stages(self, velocity: PyTree, outdated: Array | None, terms, t0, t1, y0, args):
+        """The first stage and the step from it, as `step_with_first`.
+
+        The first stage is this velocity, unless that is `outdated` (None: it never is).
+        """
         tableau: Any = self.solver.tableau
         control = terms.contr(t0, t1)
-        count = len(tableau.b_sol)
-        rows = np.zeros((count - 1, count))
-        for row, known in zip(rows, tableau.a_lower, strict=True):
+        count, skipped = len(tableau.b_sol), 1 if outdated is None else 0
+        rows = np.zeros((count, count))
+        for row, known in zip(rows[1:], tableau.a_lower, strict=True):
             row[: len(known)] = known
 
         def sums(coefficients, ks):
@@ -133,16 +144,27 @@ class Explicit(Wrapped[Any]):
             ks, _, _ = carry
             number, c, row = one
             y = at(row, ks)
-            f = terms.vf(t0 + c.astype(jnp.result_type(t0)) * (t1 - t0), y, args)
+
+            def field():
+                return terms.vf(t0 + c.astype(jnp.result_type(t0)) * (t1 - t0), y, args)
+
+            due = None if outdated is None else (number > 0) | outdated
+            f = field() if due is None else lax.cond(due, field, lambda: velocity)
             k = terms.prod(f, control)
-            return (jax.tree.map(lambda all_, k: all_.at[number].set(k), ks, k), y, f), None
+            ks = jax.tree.map(lambda all_, k: all_.at[number].set(k), ks, k)
+            return (ks, y, f), None if outdated is None else f
 
         first = terms.prod(velocity, control)
-        none = jax.tree.map(lambda k: jnp.zeros((count, *k.shape), k.dtype).at[0].set(k), first)
-        each = np.arange(1, count), np.asarray(tableau.c, float), rows
-        (ks, y, last), _ = lax.scan(stage, (none, y0, velocity), jax.tree.map(jnp.asarray, each))
+        none = jax.tree.map(lambda k: jnp.zeros((count, *k.shape), k.dtype), first)
+        if outdated is None:
+            none = jax.tree.map(lambda all_, k: all_.at[0].set(k), none, first)
+        times = np.concatenate([np.zeros(1), np.asarray(tableau.c, float)])
+        each = jax.tree.map(lambda a: jnp.asarray(a[skipped:]), (np.arange(count), times, rows))
+        (ks, y, last), found = lax.scan(stage, (none, y0, velocity), each)
+        if outdated is not None:
+            velocity = jax.tree.map(lambda all_: all_[0], found)
         y1 = y if tableau.ssal else at(tableau.b_sol, ks)
-        return y1, sums(tableau.b_error, ks), {"y0": y0, "y1": y1, "k": ks}, last
+        return velocity, (y1, sums(tableau.b_error, ks), {"y0": y0, "y1": y1, "k": ks}, last)
 
 
 def is_explicit(solver: diffrax.AbstractSolver | None) -> TypeGuard[diffrax.AbstractERK]:
