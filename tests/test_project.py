@@ -68,10 +68,11 @@ def test_import_sets_no_flag_and_pulls_in_no_extra():
 
 
 @pytest.fixture(scope="module")
-def readme():
-    """What the README's example prints."""
+def readme(tmp_path_factory):
+    """What the README's example prints, in a folder that takes its picture."""
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    with contextlib.redirect_stdout(io.StringIO()) as told:
+    folder = contextlib.chdir(tmp_path_factory.mktemp("readme"))
+    with folder, contextlib.redirect_stdout(io.StringIO()) as told:
         exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
     return told.getvalue()
 

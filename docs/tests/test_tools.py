@@ -1,5 +1,8 @@
 """What the build is made with: the check of built pages, links that lead out, captions, tables."""
 
+import contextlib
+import functools
+import io
 import pathlib
 import re
 import sys
@@ -14,6 +17,9 @@ sys.path[:0] = [str(DOCS / "_tools"), str(ROOT / "examples" / "paper")]
 
 import check_site
 import gallery
+import jupytext
+import nbformat
+import notebooks
 import repository_links
 import verdict_table
 import verdicts
@@ -56,11 +62,28 @@ def test_links_out_of_the_pages_hand_out_files():
     )
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "docs/README.md"]
+)
 def test_links_of_the_repository_lead_somewhere(name):
-    links = re.findall(r"\]\(([^)#]+)", (ROOT / name).read_text())
+    page = ROOT / name
+    links = re.findall(r"\]\(([^)#]+)", page.read_text())
     inside = [link for link in links if not link.startswith("https://")]
-    assert [link for link in inside if not (ROOT / link).exists()] == []
+    assert [link for link in inside if not (page.parent / link).exists()] == []
+
+
+def test_the_front_page_shows_what_the_ten_lines_print(as_a_user):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    page = (DOCS / "index.md").read_text()
+    assert [line.split("  #")[0] for line in code.splitlines()] == re.findall(
+        r"```python\n(.*?)```", page, re.S
+    )[0].splitlines()
+    with contextlib.redirect_stdout(io.StringIO()) as told:
+        exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+    (shown,) = re.findall(r"```text\n(.*?)```", page, re.S)
+    without = functools.partial(re.sub, r"± \S+", "±")  # the last digits are the machine's
+    assert without(told.getvalue()).split() == without(shown).split()
+    assert pathlib.Path("modes.png").stat().st_size > 10_000
 
 
 def test_every_picture_has_a_script():
@@ -87,3 +110,17 @@ def test_the_verdicts_are_those_of_the_committed_table():
     assert verdicts.paper_of("C; Saxe, Sodhani and Lewallen 2022") == "C"
     html = verdict_table.table([rows[0] | {"claim": "a < b"}])
     assert "a &lt; b" in html
+
+
+def test_notebooks_read_well_by_themselves():
+    text = "{py:obj}`flowlin.grid`, {py:obj}`race <flowlin.theory.race>`: [the\nnext](../a.md#b) "
+    assert notebooks.plain(text + "[x](https://a.org) ![p](q.png) $a[i](t)$") == (
+        "`flowlin.grid`, `race`: *the next* [x](https://a.org) ![p](q.png) $a[i](t)$"
+    )
+    for script in sorted((DOCS / "tutorials").glob("*.py")):
+        made = notebooks.portable(jupytext.read(script, fmt="py:percent"))
+        nbformat.validate(made)
+        texts = "\n".join(cell.source for cell in made.cells if cell.cell_type == "markdown")
+        assert not re.search(r"\{py:|\]\((?!https:)", texts)
+        assert made.cells[0].source.startswith("# ")
+        assert "%pip install" in made.cells[1].source

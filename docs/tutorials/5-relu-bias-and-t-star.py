@@ -152,6 +152,7 @@ for seed in range(6):
 # [the errata](../explanation/errata.md). {py:obj}`flowlin.theory.early_phase` follows the
 # gates' changes too.)
 
+
 # %%
 def pushes(network):
     """How strongly each unit grows into its half-space: below 0 out of it, 0 if it is dead."""
@@ -171,7 +172,11 @@ def fates(flow, convention):
     """Which units are on for all samples, off for all, or neither, at a convention's t*."""
     sides = np.asarray(flow.events.sides(getattr(flow.linearization(), convention).time))
     on = sides >= (1 if convention == "open" else 0)  # 1 on, 0 sliding, -1 off
-    return {"on": on.all(axis=0), "off": ~on.any(axis=0), "gating": on.any(axis=0) & ~on.all(axis=0)}
+    return {
+        "on": on.all(axis=0),
+        "off": ~on.any(axis=0),
+        "gating": on.any(axis=0) & ~on.all(axis=0),
+    }
 
 
 growth = pushes(start)
@@ -197,10 +202,10 @@ print(f"eight other seeds: of {turned_out} units that are turned out, on at the 
       f"{on_later['open']}, at the closed t*: {on_later['closed']}")  # fmt: skip
 
 # %% [markdown]
-# At the open $t^*$ the sign at $t = 0$ tells nearly everything: the units that are on are those that
-# grew in, and hardly one that was turned out is among them. The closed $t^*$ is much later. By then
-# a unit that was turned out may have come on for other samples, where another $M_j$ holds, and slide
-# on the rest.
+# At the open $t^*$ the sign at $t = 0$ tells nearly everything: the units that are on are those
+# that grew in, and hardly one that was turned out is among them. The closed $t^*$ is much later. By
+# then a unit that was turned out may have come on for other samples, where another $M_j$ holds, and
+# slide on the rest.
 #
 # ## After t\*: a linear network in closed form
 #
