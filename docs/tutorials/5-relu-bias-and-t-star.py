@@ -111,9 +111,9 @@ with fl.plot.style():
     plt.show()
 
 # %% [markdown]
-# How general is that? Other seeds cost little now, since the program is compiled. A warning where a
-# maximum still stands when the run ends would tell that $t^*$ may move in a longer run; we read it
-# off `lasts` instead.
+# How general is that? Other seeds cost little now, since the program is compiled. If the maximum
+# still stands when a run ends, $t^*$ may move in a longer run. A warning says so; here we silence
+# it and mark such seeds in the table.
 
 # %%
 print(f"{'seed':>4}{'t* open':>10}{'always on':>11}{'t* closed':>11}{'always on':>11}")
