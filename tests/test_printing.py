@@ -113,7 +113,7 @@ def test_a_trajectory_says_what_a_person_wants():
           t* open    1.075 ± 3e-09 (fraction 0.5, still so at the end)
           t* closed  1.075 ± 3e-09 (fraction 0.5, still so at the end)
           kinks      ExactKinks(): one hidden layer and 48 (unit, sample) pairs
-          solver     Tsit5: the default for these kinks
+          solver     Tsit5: the default; stiffness was not measured
           end        t = 4 after 51 steps: ended at its final time
         """,  # noqa: E501
     )

@@ -84,6 +84,15 @@ def test_readme_example_runs(readme):
     assert "nan" not in readme.lower()
 
 
+def test_the_front_page_shows_the_ten_lines_and_what_they_print(readme):
+    page = (ROOT / "docs" / "index.md").read_text()
+    (code,), (shown,) = (re.findall(rf"```{k}\n(.*?)```", page, re.S) for k in ("python", "text"))
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert code == re.sub(r"  #.*", "", lines)
+    digits = functools.partial(re.sub, r"± \S+", "±")  # those of a ± are the machine's
+    assert digits(readme).split() == digits(shown).split()
+
+
 def test_names_that_are_not_there():
     with pytest.raises(AttributeError, match="no attribute 'plots'"):
         fl.plots  # noqa: B018

@@ -15,7 +15,9 @@ from sphinx.application import Sphinx
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 LINK = '<p class="as-notebook"><a href="{0}" download="{0}">This page as a notebook</a></p>\n'
 ROLE = re.compile(r"\{[\w:]+\}`(?:([^`<]+?)\s*<[^`>]*>|([^`]+))`")
-RELATIVE = re.compile(r"(?<!!)\[([^][]+)\]\((?![a-z]+:)[^)]*\)")
+RELATIVE = re.compile(
+    r"(?<!!)\[([^][]+)\]\((?![a-z]+:)(?:[^)\s]*\.(?:md|py)(?:#[^)\s]*)?|#[^)\s]*)\)"
+)
 INSTALL = (
     "# Where flowlin is not installed: start in its repository's folder, and remove the `# `.\n"
     "# %pip install '.[plot,data]'"

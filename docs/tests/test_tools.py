@@ -1,8 +1,5 @@
 """What the build is made with: the check of built pages, links that lead out, captions, tables."""
 
-import contextlib
-import functools
-import io
 import pathlib
 import re
 import sys
@@ -72,20 +69,6 @@ def test_links_of_the_repository_lead_somewhere(name):
     assert [link for link in inside if not (page.parent / link).exists()] == []
 
 
-def test_the_front_page_shows_what_the_ten_lines_print(as_a_user):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    page = (DOCS / "index.md").read_text()
-    assert [line.split("  #")[0] for line in code.splitlines()] == re.findall(
-        r"```python\n(.*?)```", page, re.S
-    )[0].splitlines()
-    with contextlib.redirect_stdout(io.StringIO()) as told:
-        exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
-    (shown,) = re.findall(r"```text\n(.*?)```", page, re.S)
-    without = functools.partial(re.sub, r"± \S+", "±")  # the last digits are the machine's
-    assert without(told.getvalue()).split() == without(shown).split()
-    assert pathlib.Path("modes.png").stat().st_size > 10_000
-
-
 def test_every_picture_has_a_script():
     for pictures, scripts in (
         ("docs", "examples"),
@@ -121,6 +104,6 @@ def test_notebooks_read_well_by_themselves():
         made = notebooks.portable(jupytext.read(script, fmt="py:percent"))
         nbformat.validate(made)
         texts = "\n".join(cell.source for cell in made.cells if cell.cell_type == "markdown")
-        assert not re.search(r"\{py:|\]\((?!https:)", texts)
+        assert not re.search(r"\{py:|\]\((?!https:)[^)\s]*[.#]", texts)
         assert made.cells[0].source.startswith("# ")
         assert "%pip install" in made.cells[1].source
