@@ -17,7 +17,7 @@ Per variance, median and largest value over the seeds of:
 - t*: predicted (slowed clock, `share=0.9`) and measured, open.
 - delay: of the ReLU network behind the linear one with the same weights until a mode is at half of
   its strength, measured as events, and its estimates: `gating_delay` with the live fraction, with
-  that weighted by the modes' parts (errata B.11), and `SlowedClock.delays`.
+  that weighted by the modes' parts (errata E11), and `SlowedClock.delays`.
 - model: error of `theory.after_linearization`, started in the middle of the maximum at t*, against
   the gated linear network and against the ReLU network, up to 20 units of time later, and the
   largest differences of the losses over that of zero outputs. Which units are on is read from

@@ -54,7 +54,8 @@ extensions = [
     "gallery",
     "verdict_table",
 ]
-exclude_patterns = ["_*", "**/_*.py", "tests", "conf.py"]
+# README.md is for who reads the pages unbuilt.
+exclude_patterns = ["_*", "**/_*.py", "tests", "conf.py", "README.md"]
 nitpicky = True
 # Of the library itself every name must lead somewhere; those of others have no pages here.
 nitpick_ignore_regex = [("py:class", r"(?!flowlin\.).*")]

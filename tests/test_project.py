@@ -111,10 +111,11 @@ def test_configure_refuses_what_is_no_folder(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def readme():
-    """What the README's example prints."""
+def readme(tmp_path_factory):
+    """What the README's example prints, in a folder that takes its picture."""
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    with contextlib.redirect_stdout(io.StringIO()) as told:
+    folder = contextlib.chdir(tmp_path_factory.mktemp("readme"))
+    with folder, contextlib.redirect_stdout(io.StringIO()) as told:
         exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
     return told.getvalue()
 
@@ -124,6 +125,15 @@ def test_readme_example_runs(readme):
     for word in ("open", "closed", "fraction", "ExactKinks()"):
         assert word in readme
     assert "nan" not in readme.lower()
+
+
+def test_the_front_page_shows_the_ten_lines_and_what_they_print(readme):
+    page = (ROOT / "docs" / "index.md").read_text()
+    (code,), (shown,) = (re.findall(rf"```{k}\n(.*?)```", page, re.S) for k in ("python", "text"))
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert code == re.sub(r"  #.*", "", lines)
+    digits = functools.partial(re.sub, r"± \S+", "±")  # those of a ± are the machine's
+    assert digits(readme).split() == digits(shown).split()
 
 
 def test_names_that_are_not_there():

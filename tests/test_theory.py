@@ -449,7 +449,7 @@ def test_derivatives_of_the_hitting_time_of_unreached_levels_are_not_nan():
 @pytest.mark.parametrize("rho", [0.01, 0.5, 1.5])
 @pytest.mark.parametrize("tau", [1.0, 625.0])
 def test_gating_delay_is_a_difference_of_hitting_times(rho, tau):
-    """With the live fraction g a mode starts at a0 g; rho cancels (errata B.11)."""
+    """With the live fraction g a mode starts at a0 g; rho cancels (errata E11)."""
     s, d, a0 = 1.4, 0.8, 5e-3
     g = np.array([0.1, 0.5, 0.9, 1.0])
     delay = gating_delay(s, d, a0, g, tau)

@@ -54,7 +54,7 @@ def test_proposition_1_for_any_targets(c):
     np.testing.assert_allclose(found.s, np.sqrt(c**2 + 1 / samples) * np.linalg.norm(mean))
     np.testing.assert_allclose(found.u, mean / np.linalg.norm(mean), rtol=1e-12)
     assert found.is_eigenvector
-    # But it is no singular vector for targets whose products with their mean differ (B.6a).
+    # But it is no singular vector for targets whose products with their mean differ (E6a).
     assert found.input_residual < 1e-14
     assert found.target_residual > 0.1
     assert not found.is_singular
@@ -95,7 +95,7 @@ def test_a_balanced_tree_has_a_leading_bias_mode(branching, c):
     [(UNBALANCED_TREE, 1.533, 1.531), (np.eye(3)[[0, 0, 0, 1, 2]], 0.740, 0.727)],
 )
 def test_unequal_classes_and_trees_have_no_singular_bias_mode(y, first, mean):
-    """Errata B.6a: y_i . ybar is not constant; the first mode is a little more than the bias."""
+    """Errata E6a: y_i . ybar is not constant; the first mode is a little more than the bias."""
     task = one_hot_task(y)
     found = bias_mode(task, 1.0)
     assert values_of(task, 1.0)[0] == pytest.approx(first, abs=5e-4)
@@ -109,7 +109,7 @@ def test_unequal_classes_and_trees_have_no_singular_bias_mode(y, first, mean):
 
 
 def test_a_small_mean_target_is_learnt_late():
-    """Errata B.6b: c = 1 and a bias mode far behind two others; it takes a c of 17 to lead."""
+    """Errata E6b: c = 1 and a bias mode far behind two others; it takes a c of 17 to lead."""
     task = one_hot_task(np.transpose([[1, -0.95, 0, 0], [0, 0, 1, -0.95]]))
     found = bias_mode(task, 1.0)
     assert values_of(task, 1.0)[0] == pytest.approx(0.345, abs=5e-4)
@@ -126,7 +126,7 @@ def test_a_small_mean_target_is_learnt_late():
 
 
 def test_xor_without_bias_ties():
-    """One-hot XOR at c = 0: two equal singular values, the mean target one of them (B.6b)."""
+    """One-hot XOR at c = 0: two equal singular values, the mean target one of them (E6b)."""
     task = one_hot_task(fl.tasks.xor().y)
     for c in (0.0, 1.0):
         found, values = bias_mode(task, c), values_of(task, c)

@@ -1,6 +1,11 @@
-"""Each tutorial as a notebook with the outputs of the build, and a link to it on its page."""
+"""Each tutorial as a notebook with the outputs of the build, and a link to it on its page.
+
+A notebook leaves the site, where neither the builder's roles nor relative links mean anything. So
+there a role is the name in it, and a link to another page its text. The first cell installs.
+"""
 
 import pathlib
+import re
 
 import jupytext
 import nbformat
@@ -9,6 +14,14 @@ from sphinx.application import Sphinx
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 LINK = '<p class="as-notebook"><a href="{0}" download="{0}">This page as a notebook</a></p>\n'
+ROLE = re.compile(r"\{[\w:]+\}`(?:([^`<]+?)\s*<[^`>]*>|([^`]+))`")
+RELATIVE = re.compile(
+    r"(?<!!)\[([^][]+)\]\((?![a-z]+:)(?:[^)\s]*\.(?:md|py)(?:#[^)\s]*)?|#[^)\s]*)\)"
+)
+INSTALL = (
+    "# Where flowlin is not installed: start in its repository's folder, and remove the `# `.\n"
+    "# %pip install '.[plot,data]'"
+)
 
 
 def is_tutorial(page: str) -> bool:
@@ -22,6 +35,22 @@ def add_link(app: Sphinx, page: str, template: str, context: dict, doctree: obje
         context["body"] = LINK.format(pathlib.PurePosixPath(page).name + ".ipynb") + context["body"]
 
 
+def plain(text: str) -> str:
+    """A page's Markdown without roles and without links within the site."""
+    text = ROLE.sub(lambda found: f"`{found[1] or found[2]}`", text)
+    return RELATIVE.sub(lambda found: f"*{' '.join(found[1].split())}*", text)
+
+
+def portable(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """A notebook that reads well by itself, with a cell that installs behind its first text."""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = plain(cell.source)
+    cell = nbformat.v4.new_code_cell(INSTALL, id="install")
+    notebook.cells.insert(1, cell)
+    return notebook
+
+
 def write(app: Sphinx, error: Exception | None) -> None:
     """Write the notebooks beside the pages."""
     if error or app.builder.name != "html":
@@ -31,7 +60,7 @@ def write(app: Sphinx, error: Exception | None) -> None:
         notebook = jupytext.read(pathlib.Path(app.env.doc2path(page)), fmt="py:percent")
         _, executed = cache.merge_match_into_notebook(notebook)
         executed.metadata.setdefault("kernelspec", KERNEL)
-        nbformat.write(executed, pathlib.Path(app.outdir, page + ".ipynb"))
+        nbformat.write(portable(executed), pathlib.Path(app.outdir, page + ".ipynb"))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -84,7 +84,28 @@ class MarkdownDocstring(SphinxDirective):
                 )  # fmt: skip
                 literal.replace_self(link)
                 link += literal
+        link_lead_paper(document, self.env.docname)
         return document.children
+
+
+def link_lead_paper(document: nodes.document, page: str) -> None:
+    """Lead from the words "lead paper" to its entry among the references."""
+    for text in list(document.findall(nodes.Text)):
+        if isinstance(text.parent, (nodes.literal, nodes.literal_block, nodes.reference)):
+            continue
+        parts: list[nodes.Node] = []
+        for k, part in enumerate(re.split(r"([Ll]ead\s+paper)", text.astext())):
+            if k % 2:
+                link = addnodes.pending_xref(
+                    "", nodes.inline("", part, classes=["std", "std-ref"]), refdomain="std",
+                    reftype="ref", reftarget="lead-paper", refexplicit=True, refdoc=page,
+                    refwarn=True,
+                )  # fmt: skip
+                parts.append(link)
+            elif part:
+                parts.append(nodes.Text(part))
+        if len(parts) > 1:
+            text.parent.replace(text, parts)
 
 
 def docstring(app, what, name, thing, options, lines) -> None:

@@ -1,19 +1,19 @@
 """The pages' examples run: each `pycon` block, in order, in one namespace for a page.
 
-The namespace has `jax` in float64 and `fl`. Blocks marked `python` are compiled only, and so are
-the tutorials, which the build runs. A warning is an error here: a page that shows one catches it.
+The namespace is empty at first, so a page has its own imports. Blocks marked `python` are compiled
+only, and so are the tutorials, which the build runs. A warning is an error here: a page that shows
+one catches it.
 """
 
 import ast
 import doctest
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import pytest
-
-import flowlin as fl
 
 DOCS = Path(__file__).resolve().parent.parent
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -71,7 +71,7 @@ def check(page):
             ast.parse("\n" * block.line + block.text, filename=str(page))
     if len(examples) != len(re.findall(r"^\s*>>>", text, re.M)):
         wrong.append(f"{page}: a line with >>> outside of a block that is marked pycon\n")
-    names = {"__name__": "__main__", "jax": jax, "fl": fl}
+    names = {"__name__": "__main__"}
     run = doctest.DocTest(examples, names, page.name, str(page), 0, text)
     doctest.DocTestRunner(verbose=False, optionflags=FLAGS).run(run, out=wrong.append)
     return "".join(wrong)
@@ -83,6 +83,26 @@ def test_a_page_shows_what_its_examples_print(page, as_a_user):
     wrong = check(page)
     if wrong:
         pytest.fail(wrong, pytrace=False)
+
+
+def test_no_page_uses_a_name_that_it_does_not_make(tmp_path):
+    """All code of a page, in order, has its imports; fragments of files, in `contribute`, aside."""
+    for k, page in enumerate(page for page in PAGES if page.parent.name != "contribute"):
+        found = blocks(page.read_text())
+        code = [source(block) for block in found if block.info in ("pycon", "python")]
+        (tmp_path / f"{k}_{page.stem}.py").write_text("\n".join(code))
+    names = [sys.executable, "-m", "ruff", "check", "--isolated", "--quiet", "--select", "F821"]
+    told = subprocess.run(
+        [*names, "--output-format", "concise", "."], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert told.stdout + told.stderr == ""
+
+
+def source(block):
+    """A block's code, without prompts and what is printed."""
+    if block.info == "python":
+        return block.text
+    return "".join(e.source for e in doctest.DocTestParser().get_examples(block.text))
 
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.name)

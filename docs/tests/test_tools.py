@@ -14,6 +14,9 @@ sys.path[:0] = [str(DOCS / "_tools"), str(ROOT / "examples" / "paper")]
 
 import check_site
 import gallery
+import jupytext
+import nbformat
+import notebooks
 import repository_links
 import verdict_table
 import verdicts
@@ -56,11 +59,14 @@ def test_links_out_of_the_pages_hand_out_files():
     )
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "docs/README.md"]
+)
 def test_links_of_the_repository_lead_somewhere(name):
-    links = re.findall(r"\]\(([^)#]+)", (ROOT / name).read_text())
+    page = ROOT / name
+    links = re.findall(r"\]\(([^)#]+)", page.read_text())
     inside = [link for link in links if not link.startswith("https://")]
-    assert [link for link in inside if not (ROOT / link).exists()] == []
+    assert [link for link in inside if not (page.parent / link).exists()] == []
 
 
 def test_every_picture_has_a_script():
@@ -87,3 +93,17 @@ def test_the_verdicts_are_those_of_the_committed_table():
     assert verdicts.paper_of("C; Saxe, Sodhani and Lewallen 2022") == "C"
     html = verdict_table.table([rows[0] | {"claim": "a < b"}])
     assert "a &lt; b" in html
+
+
+def test_notebooks_read_well_by_themselves():
+    text = "{py:obj}`flowlin.grid`, {py:obj}`race <flowlin.theory.race>`: [the\nnext](../a.md#b) "
+    assert notebooks.plain(text + "[x](https://a.org) ![p](q.png) $a[i](t)$") == (
+        "`flowlin.grid`, `race`: *the next* [x](https://a.org) ![p](q.png) $a[i](t)$"
+    )
+    for script in sorted((DOCS / "tutorials").glob("*.py")):
+        made = notebooks.portable(jupytext.read(script, fmt="py:percent"))
+        nbformat.validate(made)
+        texts = "\n".join(cell.source for cell in made.cells if cell.cell_type == "markdown")
+        assert not re.search(r"\{py:|\]\((?!https:)[^)\s]*[.#]", texts)
+        assert made.cells[0].source.startswith("# ")
+        assert "%pip install" in made.cells[1].source

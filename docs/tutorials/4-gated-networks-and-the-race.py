@@ -193,11 +193,11 @@ with fl.plot.style():
 #
 # Write $b$ for the strength of one edge in one mode, $M$ for the number of domains and $K$ for that
 # of active outputs, and leave out $\Sigma_x$, which small weights do not feel. The three edges of a
-# way of one's own obey $\dot b \propto s\, b^2$. Of the shared way the outer edges are pulled by
-# $K$ pathways each, the middle one by $K M$; balanced, it is $\sqrt M$ times as strong as they are,
-# and then $\dot b \propto K \sqrt M s\, b^2$. Both blow up at a time $\propto 1/b$, so for small
-# starts they tie where the own ways start $K \sqrt M$ times as strong: here $2 \sqrt 2 = 2.83$
-# times.
+# pathway of its own obey $\dot b \propto s\, b^2$. On the shared way $K$ pathways pull at each
+# outer edge, and $K M$ at the middle one. Balanced, the middle edge is $\sqrt M$ times as strong
+# as the outer ones, and then $\dot b \propto K \sqrt M s\, b^2$. Both solutions blow up at a time
+# $\propto 1/b$. So for small starts they tie where the own pathways start $K \sqrt M$ times as
+# strong: here $2 \sqrt 2 = 2.83$ times.
 
 # %%
 small, tie = 0.01, 2 * np.sqrt(2)

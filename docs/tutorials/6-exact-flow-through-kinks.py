@@ -213,8 +213,8 @@ with fl.plot.style():
 # An ordinary adaptive solver may be sent across the kinks ({py:obj}`flowlin.IgnoreKinks`; it warns
 # if it is chosen for you). It then is of first order at best, whatever its order on smooth flows,
 # and its steps shrink where pairs slide. On this task (64 units, $t = 60$) a parameter error of
-# 1e-5 takes Bosh3 across the kinks 37 times the walk's time, and Tsit5, Dopri8 and SciPy's and
-# SUNDIALS' solvers do not get there within 300 times (`benchmarks/results/peers.md`). Where a task
+# 1e-5 takes Bosh3 across the kinks 45 times the walk's time. Tsit5, Dopri8 and SciPy's and
+# SUNDIALS' solvers do not get there within 250 times (`benchmarks/results/peers.md`). Where a task
 # is too large to be walked, {py:obj}`flowlin.AveragedKinks` averages the gates over a step
 # ([averaged gates](../explanation/averaged-gates.md)).
 #

@@ -73,9 +73,11 @@ for rate, run in descents.items():
     print(f"{rate:>6}{round(t1 / rate):>7}{apart:>15.4f}{off[0]:>14.3%}{off[1]:>14.3%}")
 
 # %% [markdown]
-# Half the rate, half the distance: descent is the explicit Euler method for the flow, of first
-# order. It is *late* while a mode grows, because an Euler step of an exponential falls short: a
-# mode of rate $r$ grows by $1 + r \epsilon$ in a step and not by $e^{r \epsilon}$.
+# Half the rate, about half the distance: descent is the explicit Euler method for the flow, which
+# is of first order as the rate goes to zero. At rates as large as these it falls short of that: the
+# printed distances shrink by less than two each time, and the figure below has the slope that they
+# have. Descent is *late* while a mode grows, because an Euler step of an exponential falls
+# short: a mode of rate $r$ grows by $1 + r \epsilon$ in a step and not by $e^{r \epsilon}$.
 #
 # ## The modified flow
 #

@@ -73,7 +73,7 @@ def _exact_rows(data: Any) -> list[Row]:
             "With biases the network is f(x) = W_eff(x) x + b_eff(x)",
             "L Sec. 6",
             f"{words}{text('bias')}, for comparison {text('no bias')}; the gate that Eq. 4 puts on "
-            "the output is left out, erratum B.18",
+            "the output is left out, erratum E18",
             verdict(exact([error for error, _ in data.exact["bias"]])),
             "Extending the framework to include bias terms is a direct next step, which would "
             "transform our equivalent linear model into a more general affine one: f(x) = "

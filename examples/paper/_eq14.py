@@ -95,7 +95,7 @@ def _formula_rows() -> list[Row]:
         Row(
             claim="Eq. 14 is the difference of the hitting times of Eqs. 27 and 26",
             quote="Thus the difference in hitting time from gating is:",
-            source="M Eq. 14, App. F.4, erratum B.11",
+            source="M Eq. 14, App. F.4, erratum E11",
             measured=f"relative error of Eq. 14 as printed against Eq. 13 from g a_0 less Eq. 13 "
             f"from a_0: {off:.1e} at most in 100 draws of g and a_0 and rho from .02 to .98 of "
             f"s/d. It is the same for every rho, to {moved:.1e}: in short tau/(2s) log[(s - d a_0 "
@@ -106,7 +106,7 @@ def _formula_rows() -> list[Row]:
             claim="The delay of Eq. 14 is positive for a small rho, s > d rho",
             quote="Since ρ is a small controllable parameter it is always possible to satisfy this "
             "condition. Thus, all terms in the change of hitting time equation will be positive",
-            source="M App. F.4, Sec. 5.4, erratum B.11",
+            source="M App. F.4, Sec. 5.4, erratum E11",
             measured=f"positive in {share(below)} draws with g < 1 and rho below s/d",
             verdict=verdict(bool(np.all(below))),
         ),
@@ -159,7 +159,7 @@ def _explain_row(data: Any, clock: fl.StepClock) -> Row:
         claim="Dead units explain the time shift, by Eq. 14",
         quote="dead neurons always increase the hitting time, explaining the slight time shift "
         "between ReLU and linear models observed in Fig. 2.B",
-        source="M Sec. 5.4, Eq. 14; erratum B.11",
+        source="M Sec. 5.4, Eq. 14; erratum E11",
         measured=f"delay of the ReLU network at half of the strength in steps, by singular value, "
         f"{len(delays)} seeds: measured {_in_steps(delays, clock)}; {'; '.join(told)}; linear "
         f"network without the dead units {_in_steps(parts, clock)}, which is "
@@ -179,7 +179,7 @@ def _implied_row(data: Any) -> Row:
         claim="The time shift that Sec. 5.4 implies is not seen",
         quote="This, at least partially, explains why we do not see the time shift between the "
         "ReLU and linear network dynamics implied by the results of Section 5.4.",
-        source="M App. F.2, against Sec. 5.4; erratum B.11",
+        source="M App. F.2, against Sec. 5.4; erratum E11",
         measured="implied over measured delay at half of the strength, by singular value: "
         + "; ".join(f"{words}, {_over(v / delays.mean(axis=0))}" for words, v in told.items())
         + f". Criterion: less delay than implied for all four, paired, {number} comparisons",
@@ -199,7 +199,7 @@ def _reading_row(data: Any) -> Row:
         quote="By defining the rate of dead neurons in the hidden layer of ReLU network as ... and "
         "taking the difference in hitting times for the ReLU and linear networks, we are able to "
         "obtain the time shift which occurs due to the dead neurons",
-        source="M Sec. 5.4, App. F.4; erratum B.11",
+        source="M Sec. 5.4, App. F.4; erratum E11",
         measured="share of the balanced a_0 that is left without the dead units, by singular "
         f"value: {_over(kept)}; share of live units {interval(live[:, 0])}, of dead ones "
         f"{interval(1 - live[:, 0])}; distance of what is left from the first "
@@ -305,7 +305,7 @@ def _told_row(data: Any) -> Row:
         claim="What tells the delay, if units that are on for some samples add to it",
         quote="Although it is plausible that the time delay should be even greater than predicted "
         "when some neurons are only active for a portion of the dataset",
-        source="M Sec. 5.4 (which grants it); W Sec. 2 (half width), erratum B.8",
+        source="M Sec. 5.4 (which grants it); W Sec. 2 (half width), erratum E8",
         measured=text,
         verdict=f"measured: {'; '.join(words) or 'none of these tells it'}",
         kind="control",

@@ -11,7 +11,7 @@ from scipy.integrate import solve_ivp
 
 
 def rank(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.1: sign and extremes of the effective rank, and the Gram matrix."""
+    """E1: sign and extremes of the effective rank, and the Gram matrix."""
 
     def printed(a: np.ndarray) -> float:
         s = np.linalg.svd(a, compute_uv=False)
@@ -33,7 +33,7 @@ def rank(size: Size, rng: np.random.Generator) -> list[Finding]:
     less = "smaller" if of_gram < of_hidden else "not smaller"
     return [
         Finding("1 Eq. 1", "The effective rank is rho = -exp(-sum s log s), maximal when all "
-                "singular values are equal", "M Eq. 1, erratum B.1",
+                "singular values are equal", "M Eq. 1, erratum E1",
                 "matrices with 1 to 8 equal singular values, whose rank is their number; printed "
                 f"from {values[0].min():.3g} to {values[0].max():.3g}; of {size.draws} random "
                 f"spectra {wrong[0]:.0%} exceed the equal one, {wrong[1]:.0%} without the sign",
@@ -42,7 +42,7 @@ def rank(size: Size, rng: np.random.Generator) -> list[Finding]:
                 quote="the effective rank of a matrix is defined as: ... rho(A) = -exp(-sum_i "
                 "s_i log(s_i)) ... The measure is maximized when all singular values are equal"),
         Finding("1 Gram", "Whether the effective rank of H^T H is that of H",
-                "M Sec. 3, caption of Fig. 1; erratum B.1",
+                "M Sec. 3, caption of Fig. 1; erratum E1",
                 f"initial network on the hierarchy: H {of_hidden:.3g}, H^T H {of_gram:.3g}",
                 off(of_gram, of_hidden), formula=False, kind="control",
                 found=f"no, it is that of the squared singular values, and {less}"),
@@ -50,7 +50,7 @@ def rank(size: Size, rng: np.random.Generator) -> list[Finding]:
 
 
 def diagonal(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.6: when U and V of Eq. 4 exist, and how many columns V has."""
+    """E6: when U and V of Eq. 4 exist, and how many columns V has."""
 
     def errors(task: fl.Task) -> tuple[float, float, float]:
         """Commutator, and errors of V D V^T, V completed and with the modes' columns alone."""
@@ -70,7 +70,7 @@ def diagonal(size: Size, rng: np.random.Generator) -> list[Finding]:
     found = "; ".join(f"{name} {v[0]:.1g}, {v[1]:.1g}" for name, v in at.items())
     return [
         Finding("6 Eq. 4", "Sigma_yx = U S V^T and Sigma_x = V D V^T hold exactly in the paper's "
-                "experiments with one-hot inputs or labels", "M Eq. 4, erratum B.6",
+                "experiments with one-hot inputs or labels", "M Eq. 4, erratum E6",
                 "commutator of Sigma_yx^T Sigma_yx and Sigma_x, which has to vanish, and error of "
                 f"V D V^T, c = 1: {found}. V needs as many columns as there are inputs: with those "
                 f"of Sigma_yx's modes alone the error is {at['XOR'][2]:.2g} on XOR",
@@ -81,7 +81,7 @@ def diagonal(size: Size, rng: np.random.Generator) -> list[Finding]:
 
 
 def rules(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.2: learning rules of linear networks, all widths equal, else some are not defined."""
+    """E2: learning rules of linear networks, all widths equal, else some are not defined."""
     n, p = 4, 6
     x, y = rng.normal(size=(n, p)), rng.normal(size=(n, p))
     weights = rng.normal(size=(2, n, n))
@@ -101,7 +101,7 @@ def rules(size: Size, rng: np.random.Generator) -> list[Finding]:
     return [
         Finding("2 Eqs. 17-20", "Delta W1 = eps P W2 Sigma_yx - W2 W1 Sigma_x, Delta W2 = eps P "
                 "(Sigma_yx - W2 W1 Sigma_x) W1, and so in the coordinates of the modes",
-                "M Eqs. 17, 18, 20; erratum B.2",
+                "M Eqs. 17, 18, 20; erratum E2",
                 "against differences of the loss, random weights, errors of the rules of W1 and W2 "
                 f"as printed: {text}; the smallest and the largest of the right form",
                 float(every[..., 0].min()), float(every[..., 1].max()),
@@ -129,7 +129,7 @@ def _rules_of(scale: int, data: Any, weights: Any) -> list[tuple[float, float]]:
 
 
 def modes_rule(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.3: the rule of a mode's strength against the slope of Eq. 22, its solution."""
+    """E3: the rule of a mode's strength against the slope of Eq. 22, its solution."""
     s, a0 = rng.uniform(0.5, 2, size.draws), rng.uniform(0.01, 0.2, size.draws)
     t = rng.uniform(0, 3, size.draws)
 
@@ -145,7 +145,7 @@ def modes_rule(size: Size, rng: np.random.Generator) -> list[Finding]:
     printed, right = errors(rng.uniform(0.2, 0.8, size.draws))
     return [
         Finding("3 Eq. 21", "tau dw/dt = 2 w (s - w), with Eq. 22 as its solution",
-                "M Eq. 21, erratum B.3", f"against the slope of Eq. 22, {size.draws} draws",
+                "M Eq. 21, erratum E3", f"against the slope of Eq. 22, {size.draws} draws",
                 printed, right, ("d = 1", errors(np.ones(size.draws))[0]),
                 correction="tau dw/dt = 2 w (s - d w)",
                 quote="We can then track the general strength of a particular mode of the dataset "
@@ -155,7 +155,7 @@ def modes_rule(size: Size, rng: np.random.Generator) -> list[Finding]:
 
 
 def clocks(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.4: steps per unit of time, read off single steps of descent, each on its own loss."""
+    """E4: steps per unit of time, read off single steps of descent, each on its own loss."""
     task = task_of("tree")
     x, y = np.asarray(task.x), np.asarray(task.y)
     (p, k), batch, rate = y.shape, 4, 1e-3
@@ -191,7 +191,7 @@ def clocks(size: Size, rng: np.random.Generator) -> list[Finding]:
     same = [c.name.lower() for c, n in measured.items() if abs(tau / n - 1) < EXACT]
     return [
         Finding("4 tau", "tau is 1/(P eps) steps, and t is in epochs",
-                "M App. B after Eq. 18, Eq. 22; W App. A; erratum B.4",
+                "M App. B after Eq. 18, Eq. 22; W App. A; erratum E4",
                 f"half the summed squared error: {half_sum:.5g} steps measured with all {p} "
                 f"samples in a step, {batch_sum:.5g} with {batch} in each of the {p // batch} "
                 "steps of an epoch; Eq. 22 and W write N, the number of samples there, for P",
@@ -200,7 +200,7 @@ def clocks(size: Size, rng: np.random.Generator) -> list[Finding]:
                     for c in (conventions.HALF_SUM, conventions.BATCH_HALF_SUM)),
                 quote="Here tau = 1/(P epsilon) is the learning time constant and t give the "
                 "units of learning in terms of epochs."),
-        Finding("4 losses", "tau for other losses and batches", "M App. B, App. E; erratum B.4",
+        Finding("4 losses", "tau for other losses and batches", "M App. B, App. E; erratum E4",
                 f"steps by loss: {text}; the clock of this library is off by {right:.1g}",
                 max(abs(tau / n - 1) for n in measured.values()), right, formula=False,
                 kind="control", found=f"1/(P eps) steps for {' and '.join(same)} alone"),
@@ -208,7 +208,7 @@ def clocks(size: Size, rng: np.random.Generator) -> list[Finding]:
 
 
 def augmentation(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.5: the bias counted twice, the tilde dropped, the factor c of the bias's velocity."""
+    """E5: the bias counted twice, the tilde dropped, the factor c of the bias's velocity."""
     task = task_of("tree")
 
     def errors(c: float) -> dict[str, float]:
@@ -240,18 +240,18 @@ def augmentation(size: Size, rng: np.random.Generator) -> list[Finding]:
     text = "initial network on the hierarchy, c = 3"
     return [
         Finding("5 Eq. 2", "The ReLU network is W2 sigma(W~1 x + b)",
-                "M Eq. 2, App. C.3; W Sec. 2, App. B; erratum B.5",
+                "M Eq. 2, App. C.3; W Sec. 2, App. B; erratum E5",
                 f"{text}; W~1 x read as W~1 x~, else it is undefined; outputs against sigma(W~1 "
                 "x~), the definition below it", at["double"], at["outputs"],
                 correction="W1 without the tilde; or W~1 x~ without b, as the text says below it",
                 quote="We consider two layer linear networks and ReLU networks, ... y^_i^(ReLU) = "
                 "W^2 sigma(W~^1 x_i + b)"),
         Finding("5 Eqs. 6, 15", "The network is W2 W~1 x, without the tilde on x",
-                "M Eq. 6, Eq. 15; erratum B.5", f"{text}, linear; x filled up with a zero",
+                "M Eq. 6, Eq. 15; erratum E5", f"{text}, linear; x filled up with a zero",
                 at["tilde"], at["right linear"], correction="x~ in place of x",
                 quote="by writing the network mapping in terms of the dataset singular vectors ... "
                 "y^_i^(lin) = W^2(t) (W^1(t) x_i + b(t)) = W^2(t) W~^1(t) x_i = U A(t) V^T x_i"),
-        Finding("5 Eq. 10", "The bias flows as in Eq. 10", "M Eq. 10, erratum B.5",
+        Finding("5 Eq. 10", "The bias flows as in Eq. 10", "M Eq. 10, erratum E5",
                 f"{text}; against differences of the loss; with the factor c that is missing; c b "
                 f"itself flows with c^2 ({at['right effective']:.1g})",
                 at["rate"], at["right rate"],
@@ -263,7 +263,7 @@ def augmentation(size: Size, rng: np.random.Generator) -> list[Finding]:
 
 
 def zero_modes(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.7: Eq. 7 where s = 0, against a Runge-Kutta solution of the mode."""
+    """E7: Eq. 7 where s = 0, against a Runge-Kutta solution of the mode."""
     t, a0 = np.linspace(0, 5, 11), 0.3
 
     def errors(s: float, d: float) -> tuple[float, float]:
@@ -277,7 +277,7 @@ def zero_modes(size: Size, rng: np.random.Generator) -> list[Finding]:
     zero, still = errors(0.0, 1.0), errors(0.0, 0.0)
     return [
         Finding("7 Eq. 7", "a(t) of Eq. 7 is the strength of every mode",
-                "M Eq. 7, Eq. 22; erratum B.7",
+                "M Eq. 7, Eq. 22; erratum E7",
                 f"s = 0, d = 1 and s = d = 0, as modes of the completed V have; a0 = {a0}, t up to "
                 "5, against Runge-Kutta; right form: a0/(1 + 2 a0 d t)",
                 max(zero[0], still[0]), max(zero[1], still[1]),
@@ -288,7 +288,7 @@ def zero_modes(size: Size, rng: np.random.Generator) -> list[Finding]:
 
 
 def gating(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.12: the maps of Eq. 25 against least squares, and the gates that it leaves out."""
+    """E12: the maps of Eq. 25 against least squares, and the gates that it leaves out."""
 
     def errors(white: bool) -> tuple[float, float]:
         x, y = rng.normal(size=(6, 20)), rng.normal(size=(4, 20))
@@ -314,7 +314,7 @@ def gating(size: Size, rng: np.random.Generator) -> list[Finding]:
     bare, mended = (off(w, np.c_[offset, matrix]) for w in (w2 @ augmented, gated))
     return [
         Finding("12 Eq. 25", "The maps are U sqrt(S) R^T R sqrt(S) V^T, and W2 W1 with gates",
-                "M Eq. 25, erratum B.12",
+                "M Eq. 25, erratum E12",
                 f"S, against least squares {printed:.2g}, with A = S/D {right:.2g} (whitened "
                 f"inputs, D = 1: S {errors(white=True)[0]:.1g}); gates, initial network on the "
                 f"hierarchy against the one without its dead units ({1 - np.mean(live):.0%}): W2 "

@@ -16,7 +16,7 @@ RATE = 2e-4  # of the paper's descent, on half the summed squared error
 
 
 def early_law(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.8: Eq. 11 against the velocity of W1, after a step of descent and in a flow."""
+    """E8: Eq. 11 against the velocity of W1, after a step of descent and in a flow."""
     task, found, steps = task_of("tree"), [], []
     x, y = np.asarray(task.x), np.asarray(task.y)
     t = float(size.setting.ts[size.early])
@@ -39,7 +39,7 @@ def early_law(size: Size, rng: np.random.Generator) -> list[Finding]:
     printed, mended, from_zero = np.transpose(steps)
     return [
         Finding("8 Eq. 11", "Early on dW1/dt = eps^2 (H Y^T Y . sigma') X^T, the growth of W2 put "
-                "in the place of W2", "M Eq. 11, Eq. 24; erratum B.8",
+                "in the place of W2", "M Eq. 11, Eq. 24; erratum E8",
                 f"relative error of the velocity of W1, networks of the hierarchy task: after the "
                 f"first step of descent at {RATE:g} Eq. 11 {interval(printed, 2)}, with W2(0) "
                 f"added to the growth {interval(mended, 2)}, where W2(0) = 0 Eq. 11 "
@@ -82,7 +82,7 @@ def _after_a_step(network: fl.ReLUNetwork, task: fl.Task, readout: float) -> tup
 
 
 def growth(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.8: what grows where no target is negative: biases and weights, readouts."""
+    """E8: what grows where no target is negative: biases and weights, readouts."""
     task, falls, signs, fates = task_of("tree"), [], [], []
     for flow in _flows(size):
         first = jax.tree.map(lambda a: a[0], flow.networks)
@@ -107,7 +107,7 @@ def growth(size: Size, rng: np.random.Generator) -> list[Finding]:
     t = float(size.setting.ts[size.early])
     return [
         Finding("8 growth", "If no target is negative the bias terms can only grow, and with X = "
-                "I_P the first weights too", "M Sec. 5.3, erratum B.8",
+                "I_P the first weights too", "M Sec. 5.3, erratum E8",
                 f"until t = {t:.2g}, on the hierarchy: the bias falls at some time in "
                 f"{interval(biases, 2)} of the live units, the weight in {interval(weights, 2)} "
                 f"of the (unit, item) pairs that are on at the start; a^T y_i is positive for all "
@@ -132,7 +132,7 @@ def growth(size: Size, rng: np.random.Generator) -> list[Finding]:
 
 
 def linearization_times(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.13: t* needs the whole run; a detector that goes along stops at the first fall."""
+    """E13: t* needs the whole run; a detector that goes along stops at the first fall."""
     firsts, starred, lasts, horizons = [], [], [], []
     for flow in _flows(size):
         line = linearization(flow)
@@ -148,7 +148,7 @@ def linearization_times(size: Size, rng: np.random.Generator) -> list[Finding]:
     early, star = np.array(firsts), np.array(starred)
     times = np.mean(horizons, axis=0)
     return [
-        Finding("13 t*", "Whether t* can be found while training", "M Sec. 5.4, erratum B.13",
+        Finding("13 t*", "Whether t* can be found while training", "M Sec. 5.4, erratum E13",
                 f"the first fall of f_on comes at t = {early.mean():.3g}, t* is {star.mean():.3g} "
                 f"({size.seeds} seeds, open gates); t* for runs up to 2, 5, 10, "
                 f"{size.setting.t1:g}: {', '.join(f'{v:.3g}' for v in times)}; f_on is a step "
@@ -160,7 +160,7 @@ def linearization_times(size: Size, rng: np.random.Generator) -> list[Finding]:
 
 
 def explained(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.15: shares of variance, centred or not."""
+    """E15: shares of variance, centred or not."""
     s, c = np.array([1.0, 1, 0, 0]), np.array([1.0, 0, 0, 1])
     both = np.stack([s, c], axis=1)
 
@@ -176,7 +176,7 @@ def explained(size: Size, rng: np.random.Generator) -> list[Finding]:
     words = {True: "yes", False: "no"}
     return [
         Finding("15 R^2", "Whether the R^2 of the two features add up to that of both",
-                "M App. D, erratum B.15",
+                "M App. D, erratum E15",
                 f"{size.draws} random representations of the four inputs, with X~ and Y~, which "
                 f"the text does not define, as they are: off by up to {apart:.2g}; both centred "
                 f"{centred:.1g}", apart, centred, formula=False, kind="control",
@@ -185,7 +185,7 @@ def explained(size: Size, rng: np.random.Generator) -> list[Finding]:
 
 
 def labels(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.15, B.16: labels and figures as App. E lists them."""
+    """E15, E16: labels and figures as App. E lists them."""
     printed, s, c = np.repeat(np.eye(2), 2, axis=0), [1.0, 1, 0, 0], [1.0, 0, 0, 1]
 
     def fits(wanted: Any) -> np.ndarray:
@@ -201,7 +201,7 @@ def labels(size: Size, rng: np.random.Generator) -> list[Finding]:
     tree, cube = task_of("tree").inputs, task_of("offset xor 0.5").inputs
     return [
         Finding("15 Fig. 6", "Labels [1,0], [1,0], [0,1], [0,1] are those of Fig. 6's two tasks",
-                "M App. E, erratum B.15",
+                "M App. E, erratum E15",
                 "share of the simple and the complex label of App. D that they hold: in this order "
                 f"{in_words(as_listed)}, both in none of the 24 orders (at best "
                 f"{max(one.min() for one in orders):.2g}); for comparison {others}",
@@ -211,7 +211,7 @@ def labels(size: Size, rng: np.random.Generator) -> list[Finding]:
                 quote="The networks are trained on inputs depicted in Fig. 6A. Labels are "
                 "represented as one-hot, i.e. [1, 0], [1, 0], [0, 1], [0, 1]."),
         Finding("16 App. E", 'Its "Figure 2-5" are trained on the hierarchical task',
-                "M App. E, erratum B.16",
+                "M App. E, erratum E16",
                 f"the cube of Fig. 5C has {cube} inputs, the hierarchical task {tree}",
                 abs(cube - tree) / tree, 0.0, formula=False,
                 correction='2-4; its "Figure 6 & 11" are 5 and 11, its "Figure 7" is 6',
@@ -226,7 +226,7 @@ def in_words(shares: np.ndarray) -> str:
 
 
 def effective_weights(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.18: the gate of the output layer, and a sample at a kink."""
+    """E18: the gate of the output layer, and a sample at a kink."""
     x = rng.normal(size=(20, 5))
     weights = [rng.normal(size=shape) for shape in ((16, 5), (12, 16), (3, 12))]
     network = fl.ReLUNetwork(tuple(weights))
@@ -250,7 +250,7 @@ def effective_weights(size: Size, rng: np.random.Generator) -> list[Finding]:
     away = value(x[0] + side) - value(x[0] - side)
     return [
         Finding("18 head", "The output is f(x) = (D_L W_L) ... (D_1 W_1) x",
-                "L Eqs. 3-4, erratum B.18",
+                "L Eqs. 3-4, erratum E18",
                 "random network of three layers, 20 inputs; all layers rectified, as in Sec. 2.1 "
                 f"and the backbone of Sec. 3.1, {off(map_of(features), h):.1g}; with a linear last "
                 "layer, as the logits of Sec. 3.1 have, as printed "
@@ -264,7 +264,7 @@ def effective_weights(size: Size, rng: np.random.Generator) -> list[Finding]:
                 "linear transformation of the input x: ... f(x) = (D_L(x) W_L) ... (D_2(x) W_2) "
                 "(D_1(x) W_1) x"),
         Finding("18 kink", "Whether W_eff(x) is a slope where x is at a unit's kink",
-                "L Eq. 1, which puts D = 0 there; erratum B.18",
+                "L Eq. 1, which puts D = 0 there; erratum E18",
                 "relative distance from the slope of the outputs across the kink: towards the "
                 f"active side {off(told, slopes[0]):.2g}, towards the other "
                 f"{off(told, slopes[1]):.1g}; of an input at no kink "
@@ -277,12 +277,12 @@ def effective_weights(size: Size, rng: np.random.Generator) -> list[Finding]:
 
 
 def tied(size: Size, rng: np.random.Generator) -> list[Finding]:
-    """B.19: ReLU minus a bias in one hidden layer."""
+    """E19: ReLU minus a bias in one hidden layer."""
     x, w1, w2, b = rng.normal(size=(20, 5)), *(rng.normal(size=s) for s in ((8, 5), (3, 8))), 0.3
     h = np.maximum(x @ w1.T, 0)
     error = off((h - b) @ w2.T, h @ w2.T - b * w2.sum(axis=1))
     return [
         Finding("19 readout", "In one hidden layer ReLU(.) - b is a bias of the readout, -b W2 1",
-                "B, erratum B.19", "random weights, 20 inputs: relative difference of the outputs "
+                "B, erratum E19", "random weights, 20 inputs: relative difference of the outputs "
                 f"{error:.1g}", error, formula=False, kind="theorem"),
     ]  # fmt: skip

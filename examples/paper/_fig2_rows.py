@@ -182,7 +182,7 @@ def _closed_row(data: Any, far: dict[str, dict[str, list[float]]], number: int) 
     part = ("a_0 is the balanced part of the initial strengths", balanced)
     return Row(
         "Eq. 7, a_0 being the singular values at the start, gives the linear networks' learning",
-        "M App. B, Eqs. 7, 22, 23; W App. A; erratum B.14",
+        "M App. B, Eqs. 7, 22, 23; W App. A; erratum E14",
         f"largest difference of the losses of Eq. 7 and of the linear runs ({LOSSES}): {text}. The "
         f"diagonal of U^T W_2 W_1 V itself is negative for {np.mean(data.negative):.2g} of the "
         "tree's 8 modes, where Eq. 7 has no use",
@@ -332,7 +332,7 @@ def _label_row() -> Row:
     text = "; ".join(f"{value:.2g} in the order {words}" for words, value in floors.items())
     return Row(
         "[1,0], [1,0], [0,1], [0,1] are XOR's labels",
-        "M App. E, for Figs. 2D, 5, 9B and 11; erratum B.15",
+        "M App. E, for Figs. 2D, 5, 9B and 11; erratum E15",
         f"the order of the points is not stated; least loss of an affine map of the inputs, 0 for "
         f"a linear problem and 0.25 for XOR: {text}",
         verdict(right),

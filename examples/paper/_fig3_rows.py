@@ -191,7 +191,7 @@ def _dead_row(data: Any) -> Row:
     stay = [bool(np.all(b[a])) for a, b in zip(dead, last, strict=True)]
     return Row(
         "Dead units, off for all samples at the start, stay inactive",
-        "M Sec. 5; erratum B.9",
+        "M Sec. 5; erratum E9",
         f"all of them stay off in {share(stay)}; off at the start "
         f"{interval(flow['open off start'])}, always on {interval(flow['open start'])}, expected "
         f"both 1/(P+1) = {theory:.3f}; others die later: off at the end "
@@ -218,7 +218,7 @@ def _time_row(data: Any) -> Row:
     found = words.format(which) if which else "undecided" if None in near.values() else none
     return Row(
         "Whether t* of descent is the flow's",
-        "beside M Sec. 5.4; erratum B.13",
+        "beside M Sec. 5.4; erratum E13",
         f"t* of descent {interval(descent['open t*'])}, of the same seeds' flow open "
         f"{interval(flow['open t*'][:number])}, closed {interval(flow['closed t*'][:number])}; "
         f"seed 0: {descent['open t*'][0]:.4g} (fraction {descent['open fraction'][0]:.3f}), "

@@ -2,7 +2,7 @@
 
 "M" is the lead paper, "W" its workshop version, "C" the curriculum on deep linear networks, "B" the
 paper on the bias after ReLU, "L" the one on effective weights. Errata are
-numbered B.1 to B.19: effective rank, learning rules, rate of a mode, tau, augmentation by c,
+numbered E1 to E19: effective rank, learning rules, rate of a mode, tau, augmentation by c,
 Proposition 1, zero modes, early law, dead units, condition of Eq. 13, delay, gated modes, t*, start
 at t*, variance explained and labels, cross-references, workshop version, effective weights, B, C.
 """

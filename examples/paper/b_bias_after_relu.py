@@ -281,7 +281,7 @@ def _shape_row(data: Data) -> Row:
     return Row(
         claim="Delta over b has the shape of a U, low at b = .2 and .3",
         quote="Δ exhibits a U-shaped dependence on b. Values b = 0.2, 0.3 yield low Δ",
-        source="B, Trick (middle plot); erratum B.19",
+        source="B, Trick (middle plot); erratum E19",
         measured=f"initial Delta by b: {'; '.join(texts)}; 1/3 is PyTorch's; the text does not give"
         " the initial weights; criterion: more at both ends of the range than at the least, and "
         f"at .2 and .3 less than at the other b of the sweep, paired, {len(others) + 2} "

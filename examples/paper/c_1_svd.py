@@ -404,7 +404,7 @@ def _course_row(data: Data) -> Row:
         "the fixed point on Sigma_x",
         quote="the time course depends on Σ_yx singular values while the fixed point depends on "
         "Σ_x",
-        source="C, semantic development; M Sec. 5.2; erratum B.19",
+        source="C, semantic development; M Sec. 5.2; erratum E19",
         measured=f"half-times of nine modes, a_0 = {size.start:g}: {told['half']} (two layers keep "
         "a logarithm of the ratio of full to initial strength, which holds d; an early mode's rate "
         f"is 2 s up to {off:.2g}); final strengths: {told['end']}: s/d, so on Sigma_yx as well; "

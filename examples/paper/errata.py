@@ -2,7 +2,7 @@ r"""Errata of the papers: each formula as printed and in its right form, against
 
 What the scripts of the figures do not look at already: Eqs. 1, 2, 4, 6, 8-11, 17-22, 25, t* and
 Apps. D and E of the lead paper, the effective weights' Eq. 3 (L), and ReLU minus a bias (B). What
-fixed points and time courses depend on (B.19) is in c_1_svd.py. References are finite differences
+fixed points and time courses depend on (E19) is in c_1_svd.py. References are finite differences
 of the loss, counting, least squares, Runge-Kutta solutions and flows of the hierarchy task; every
 error is relative to what the formula stands for, and one that is undefined counts as 1. What is
 wrong as printed and right by the one correction that there is is a misprint; a printed form that

@@ -213,7 +213,7 @@ def _random_row(data: Data) -> Row:
     return Row(
         claim="It is so from small random weights, with a_0 the singular values at the start",
         quote="the hitting time for a mode depends on the initial singular value for the mode",
-        source="M App. F.4, App. B, Eq. 13; erratum B.14",
+        source="M App. F.4, App. B, Eq. 13; erratum E14",
         measured="relative error of Eq. 13 against located hits, mean over the modes, at "
         f"{', '.join(levels)}: {text}; from the raw u^T W_2 W_1 v a median of "
         f"{np.nanmedian(errors['raw']):.2g}, and {np.mean(data.raw <= 0):.0%} of these are not "
@@ -241,7 +241,7 @@ def _log_row() -> Row:
         claim="For a small rho >= a_0 the log of Eq. 13 is positive",
         quote="The term inside of the log is always going to be greater than 1 as ρ ≥ a_0. Thus "
         "the log is positive.",
-        source="M App. F.3, Sec. 5.4 (rho is small), erratum B.10",
+        source="M App. F.3, Sec. 5.4 (rho is small), erratum E10",
         measured=f"for a_0 < rho < s/d so in {share(found)} draws; at rho = 2 s/d, which no mode "
         f"reaches, the term inside is {'negative' if lost else 'not negative'}",
         verdict=verdict(bool(np.all(found))),

@@ -361,7 +361,7 @@ def judge(data: Data) -> list[Row]:
         ),
         Row(
             "The standard MNIST training set has 50000 images",
-            "M App. E, erratum B.16",
+            "M App. E, erratum E16",
             f"{data.images:,} images read; floors of 5/6 of them differ from those of all by at "
             f"most {change:.1g}; which 50,000 they were, if so many, is not said",
             verdict(None if data.size.statistics else data.images == 50_000),
@@ -369,7 +369,7 @@ def judge(data: Data) -> list[Row]:
         ),
         Row(
             "Which mode of MNIST is that of the bias",
-            "M Sec. 3, Sec. 5.2, erratum B.6c",
+            "M Sec. 3, Sec. 5.2, erratum E6c",
             f"{strengths} ({data.images:,} images); first from c = "
             f"{modes[c]['first from c']:.3f} on",
             "measured: " + ", ".join(f"number {n} at c = {k:g}" for k, n in place.items()),

@@ -197,7 +197,7 @@ def _rate_row(data: Data) -> Row:
         claim="The kink is at -b/|w| and moves by Eq. 12",
         quote="Its distance from the origin in the direction of the weight vector ... is given by "
         "... For a given node i, this evolves according to the total differential",
-        source="M Eq. 12, Sec. 5.3, erratum B.5",
+        source="M Eq. 12, Sec. 5.3, erratum E5",
         measured=f"relative error of Eq. 12 against differences: z = W x + b, c = 1, {right:.1e}; "
         f"with the bias c b of Sec. 5.1 at c = {data.size.other_c:g}, as printed {printed:.2g}, "
         f"with a factor c {scaled:.1e}",

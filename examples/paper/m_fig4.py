@@ -182,7 +182,7 @@ def _row(data: Data, claim: str, models: dict[str, str], more_text: str, quote: 
         )
     return Row(
         claim,
-        "M Fig. 4, Eq. 15, Sec. 5.4; erratum B.14",
+        "M Fig. 4, Eq. 15, Sec. 5.4; erratum E14",
         f"largest difference of the losses from t* on over L(0), from the "
         f"{'; from the '.join(texts)}; {more_text}. Criterion: none ({LOSSES}), and less than both "
         "others",

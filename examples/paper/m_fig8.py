@@ -2,7 +2,7 @@
 networks early in both, and input constants do not suffice.
 
 The paper: H = 1,024, variance 2e-4, batches of 64, learning rate 2e-4 and, as nothing else is said,
-c = 10; the caption speaks of MNIST and of "linear and linear networks" (erratum B.16). Run here at
+c = 10; the caption speaks of MNIST and of "linear and linear networks" (erratum E16). Run here at
 this width with 3 seeds on a stratified subset of 3,000 images (`--full`, as committed: all 50,000):
 descent of all networks and the flow of linear ones, 1,250 steps: 27 passes, or 1.6.
 

@@ -237,7 +237,7 @@ def _algebra_rows(data: Data) -> list[Row]:
             claim="The proof's display: the first entry of Sigma_x v_0 is "
             "(c^2 P + 1^T 1/(cP) 1) / P",
             quote="Direct multiplication shows",
-            source="M App. F.1, erratum B.6d",
+            source="M App. F.1, erratum E6d",
             measured=f"off from the eigenvalue by up to {data.display:.2g} of it ({where}), with c "
             f"before 1^T by {data.mended:.1e}; the result of the proof stands",
             verdict="misprint: c^2 P + c 1^T 1/(cP) 1"
@@ -253,7 +253,7 @@ def _together_row(data: Data) -> Row:
         claim="Eq. 4 holds exactly in the text's one-hot experiments",
         quote="We work under the standard simultaneous-diagonalization condition of Saxe et al. "
         "(2014), which holds exactly in our one-hot experiments",
-        source="M Sec. 5.1, Eq. 4; erratum B.6a",
+        source="M Sec. 5.1, Eq. 4; erratum E6a",
         measured="commutator of Sigma_yx^T Sigma_yx and Sigma_x over their norms, c = 1, one-hot "
         f"inputs: {text}. One-hot inputs alone do not make it so; the text's one task with them is "
         "the balanced tree, which is judged",
@@ -279,7 +279,7 @@ def _singular_row(data: Data) -> Row:
     return Row(
         claim="Under Eq. 4 s_0 = sqrt(c^2 + 1/P) |ybar| is the first singular value of Sigma_yx",
         quote="which is the top singular value associated with the bias direction",
-        source="M Prop. 1, Eq. 5, App. F.1, Sec. 5.1; errata B.6a, B.6b",
+        source="M Prop. 1, Eq. 5, App. F.1, Sec. 5.1; errata E6a, E6b",
         measured=f"at c = 1: {'; '.join(parts)}. In random tasks ({data.size.random} each, P = 8, "
         f"c = 1; medians): {random}. Eq. 4, which the text assumes, makes v_0 a singular vector; "
         "that it is the first one takes (c^2 + 1/P) |ybar|^2 >= the largest squared singular value "
@@ -314,7 +314,7 @@ def _order_row(data: Data) -> Row:
         quote="As the bias mode is associated with the leading singular value a nonzero ... and c "
         "implies that this direction of the network function is learned first. Note that this "
         "implies that early learning of the bias mode is not dependent on bias magnitude c",
-        source="M Sec. 5.2, errata B.6b, B.6c",
+        source="M Sec. 5.2, errata E6b, E6c",
         measured="on the hierarchy task the bias mode is the first to have half of its strength "
         f"in: {flows} (there the mean's mode is number {bare.label} at c = 0 as well: c does not "
         f"make the order). Place of the mode like v_0 (cosine above {LIKE:g}), by c: {text}. "

@@ -267,7 +267,7 @@ def _update_row(data: Data) -> Row:
         claim="With negative targets too, the bias of a unit that is active on similar targets "
         "rises, by the printed update",
         quote="will be positive when the neuron is active for data points with similar outputs",
-        source="M App. F.2, Eq. 24; erratum B.8",
+        source="M App. F.2, Eq. 24; erratum E8",
         measured="normal targets, another task for each seed: until the loss has fallen by "
         f"{LOSSES.same:.0%} the biases rise of {interval(told)} of the live units whose printed "
         f"update is positive, and of {interval(live)} of all live ones; correlation of the change "

@@ -178,7 +178,7 @@ def gates_row(data: Data) -> Row:
     holds = both(*(same(v - HALF, SHARES, of=len(means)) for v in means))
     return Row(
         "Whether half of the gates are open in the early phase, with bias",
-        "W Fig. 4, erratum B.8",
+        "W Fig. 4, erratum E8",
         f"share of open (unit, sample) pairs, mean over the phase and {len(means[0])} seeds, "
         f"{found}; criterion: distance from a half in every layer {SHARES}, {len(means)} "
         "comparisons",

@@ -205,10 +205,10 @@ class ModeHits(AbstractEvent):
     """Hitting times: mode strengths a_alpha reaching a level (lead paper Sec. 5.4).
 
     `flow.events.first("mode")` are the first times, (K,). Equal modes (`modes.groups`) have one,
-    since their strength is the group's. All crossings are found, but one kind: of a network that is
-    not linear, on 1,000 samples and more, a step is searched only where a strength comes nearer
-    to its level than twice its change in this step, or at the speed of the step before; each
-    sample of a strength there is a pass over all samples of the task.
+    since their strength is the group's. `flow.events.promise` says how surely all are found. Of a
+    network that is not linear, on 1,000 samples and more, a step is searched only where a strength
+    comes nearer to its level than twice its change in this step, or at the speed of the step
+    before; each sample of a strength there is a pass over all samples of the task.
 
     Hits of several levels in one run are told apart by their names:
     `[ModeHits(modes, share=q, name=f"{q:.0%}") for q in (0.1, 0.9)]`.

@@ -116,7 +116,7 @@ class Linearization(eqx.Module):
     """The linearization time of a hidden layer and the activity that it is read from.
 
     t* = inf{t : f_on(t) = max_s f_on(s)} (lead paper Sec. 5.4; the infimum since f_on has plateaus,
-    errata B.13). The maximum is over the run, so t* is not causal and depends on the horizon while
+    errata E13). The maximum is over the run, so t* is not causal and depends on the horizon while
     the fraction still rises, of which a `fl.LinearizationWarning` tells. `open` counts a pair at
     its kink as off, `closed` as on.
     """

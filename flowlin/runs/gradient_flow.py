@@ -157,16 +157,12 @@ def gradient_flow(
     - `kinks`: of a ReLU network; None takes, up to 10,000 (unit, sample) pairs, `ExactKinks()`,
       and beyond `AveragedKinks()` for one hidden layer without a `solver`, else `IgnoreKinks()`;
       `flow.stats` says which and why, and what is not exact warns (`fl.KinksWarning`).
-    - `solver`: any diffrax solver of ordinary differential equations that estimates its error
-      (`diffrax.HalfSolver` makes such a one of any other); its steps are chosen by `rtol` and
-      `atol`. None takes Dopri8 for smooth flows at rtol <= 1e-6, else
-      Tsit5; for ReLU networks Tsit5 at rtol <= 1e-6, else and for ignored kinks Bosh3; and goes on
-      with `fl.RecycledBDF()` (with `fl.RKC()` at an rtol over 1e-4, with several `tau`, with
-      rounded or ignored or unknown kinks, and from 32 MB of parameters on) where stiffness is
-      measured during the run and that solver comes further per evaluation (not under `jit` or
-      `vmap`, with `dense`, or with exact kinks). `AveragedKinks`
-      has its own, and goes on with `fl.RKC()` in that way, below an rtol of 1e-3 after 4096 steps
-      or more. `flow.stats` says which and why.
+    - `solver`: any diffrax solver of ordinary differential equations that estimates its error;
+      `diffrax.HalfSolver` makes such a one of any other. Its steps are chosen by `rtol` and `atol`.
+      None chooses one by network, kinks and `rtol`, measures stiffness during the run, and goes on
+      with `fl.RecycledBDF()` or `fl.RKC()` where that one comes further per evaluation. Stiffness
+      is not measured under `jit` or `vmap`, with `dense`, or with exact kinks. `flow.stats` says
+      which solver and why.
     - `rtol`: the relative error of a step; None is 1e-8 in float64 (1e-5 with `AveragedKinks`,
       which goes no finer) and 1e-4 in float32 (1e-5 with `ExactKinks`). It counts against the
       hidden unit that a weight belongs to, at every scale of the weights, and where that has grown

@@ -12,7 +12,7 @@ from flowlin._tools.arrays import as_float_array
 
 
 class LossConvention(enum.Enum):
-    """The loss that a discrete training loop means (errata, B.4 of the source survey).
+    """The loss that a discrete training loop means (errata, E4).
 
     The sums run over samples p and outputs k; P samples, B of them in a mini-batch.
     """

@@ -75,12 +75,12 @@ class BiasMode(eqx.Module):
 
     - `input_residual`: $\|C v_0\| / \|C\|$.
     - `target_residual`: $\|C^T \bar y\| / \|C\| \|\bar y\|$; for one-hot inputs 0 iff
-      $y_i \cdot \bar y$ is the same for all i, which Eq. 4 implies (errata B.6a).
+      $y_i \cdot \bar y$ is the same for all i, which Eq. 4 implies (errata E6a).
     - `eigen_residual`: share of $\Sigma_x v_0$ that is not along v_0; 0 for one-hot inputs.
     - `singular_residual`: share of $\Sigma_{yx}^T \Sigma_{yx} v_0$ that is not along v_0; 0 where
       the first two are.
     - `margin`: $m \|\bar y\| / \sigma_{max}(C)$, the second condition: at least 1. c alone does not
-      decide it (B.6b, B.6c).
+      decide it (E6b, E6c).
     - `first_from`: the c from which `margin` is at least 1; 0 where it always is.
 
     Where they fail the bias is part of several modes. Measured among the task's modes, with modes

@@ -280,7 +280,7 @@ def mode_strength(
            = \frac{a_0}{e^{-2st/\tau} + a_0 d\, (1 - e^{-2st/\tau}) / s},$$
 
     the second form having no quotient that vanishes: at s = 0 it is $a_0 / (1 + 2 a_0 d t/\tau)$,
-    at s = d = 0 the constant a0, at t = inf the fixed point s/d (errata B.7).
+    at s = d = 0 the constant a0, at t = inf the fixed point s/d (errata E7).
 
     **Arguments:** (arrays that broadcast)
 
@@ -303,7 +303,7 @@ def hitting_time(
     $$\hat t = \frac{\tau}{2s} \log \frac{\rho (s - d a_0)}{a_0 (s - d \rho)}
              = \frac{\tau}{2s} \log\Big(1 + s\, \frac{\rho - a_0}{a_0 (s - d\rho)}\Big).$$
 
-    Needs rho between a0 and s/d, from either side (errata B.10); returns inf where the mode never
+    Needs rho between a0 and s/d, from either side (errata E10); returns inf where the mode never
     gets there, as for every a0 <= 0, and 0 where rho = a0. At s = 0 the limit
     $\tau (a_0 - \rho) / (2 d a_0 \rho)$ holds, a mode that decays.
 
@@ -320,7 +320,7 @@ def gating_delay(
 ) -> Float[Array, "..."]:
     r"""Delay of a ReLU mode behind the linear one when a fraction g of the units is live.
 
-    Lead paper Eq. 14 / 27, in which rho cancels (errata B.11):
+    Lead paper Eq. 14 / 27, in which rho cancels (errata E11):
 
     $$\Delta t = \frac{\tau}{2 s} \log \frac{s - d a_0 g}{g\, (s - d a_0)}.$$
 

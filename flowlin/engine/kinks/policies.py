@@ -30,7 +30,7 @@ from flowlin.tasks.task import Task
 from flowlin.training.problem import Problem
 
 MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many
-DEFAULT_REASON = "the default; stiffness was not measured"
+DEFAULT_REASON = "the default for these kinks"
 ASKED_REASON = "as asked for"
 # Made once: modules take longer to make than to use.
 BOSH3, TSIT5, DOPRI8 = diffrax.Bosh3(), diffrax.Tsit5(), diffrax.Dopri8()
