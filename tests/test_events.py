@@ -82,6 +82,7 @@ def root_on_dense_output(function, guess):
     return times[1]
 
 
+@pytest.mark.slow
 def test_events_are_better_than_the_dense_output(tree, aligned, half_of_all):
     (network, modes), flow = aligned, half_of_all
     found, level = flow.events.first("mode"), 0.5 * modes.full_strength

@@ -130,6 +130,7 @@ def walks():
     return both_clocks(relu(TASK, seed=7), rtol=1e-10, **options)
 
 
+@pytest.mark.slow
 def test_walks_have_their_events_at_the_times_of_the_clock(walks):
     agree(walks, 1e-8)
     assert len(walks[0].events) > 3
@@ -235,6 +236,7 @@ def test_schedules_in_a_stack():
 # ---- What goes along with a run
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_file_to_the_bit(tmp_path):
     file, network = tmp_path / "run", linear(TASK)
 

@@ -1,7 +1,5 @@
 """Walks after convergence: they end at held sides, lose no later change, and can be carried on."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -68,27 +66,13 @@ def test_it_is_kept_and_carried_on(settled, tmp_path):
     assert len(longer.events) == len(settled.events)
 
 
-@pytest.mark.parametrize("case", ["two layers", "float32", "1e-20", "cross-entropy"])
-def test_others_settle_or_walk_on(case):
-    task, size, depth = fl.tasks.offset_xor(0.5), 1e-1, (6,)
-    more: dict[str, Any] = {}
-    if case == "two layers":
-        depth = (5, 4)
-    if case == "1e-20":
-        size = 1e-20
-    if case == "float32":
-        task = task.astype(jnp.float32)
-    if case == "cross-entropy":
-        labels = (task.y[:, 0] > np.mean(task.y[:, 0])).astype(int)
-        task = fl.Task(task.x, jax.nn.one_hot(labels, 2), name="two classes")
-        more = {"loss": fl.CrossEntropy()}
-    network = fl.ReLUNetwork.init(task, depth, size**2, key=jax.random.key(3))
-    flow = fl.gradient_flow(network.astype(task.x.dtype), task, 2e4, **more)
-    if case == "cross-entropy":  # its loss falls for ever
-        assert flow.stats["converged"] == np.inf
-    else:
-        assert flow.stats["converged"] < 2e3
-    assert int(flow.stats["num_steps"]) < 2e4
+@pytest.mark.parametrize("depth", [(6,), (5, 4)], ids=["float32", "two layers"])
+def test_others_settle_too(depth, xor):
+    task = xor if len(depth) > 1 else xor.astype(jnp.float32)
+    network = fl.ReLUNetwork.init(xor, depth, 1e-2, key=jax.random.key(3)).astype(task.x.dtype)
+    flow = fl.gradient_flow(network, task, 1e4)
+    assert flow.stats["converged"] < 2e3
+    assert int(flow.stats["num_steps"]) < 4e3
 
 
 def test_what_comes_late_is_not_lost():

@@ -78,6 +78,7 @@ def euler(s, t1, steps):
     return s**2 * t1**2 / (2 * steps)
 
 
+@pytest.mark.slow
 def test_walk_is_the_limit_of_small_steps(sliding):
     net, phase = sliding
     used = np.isfinite(np.asarray(phase.pieces.start))
