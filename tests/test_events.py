@@ -100,6 +100,7 @@ def test_events_are_better_than_the_dense_output(tree, aligned, half_of_all):
     assert min(gains) > 4
 
 
+@pytest.mark.slow
 def test_so_is_the_state_at_an_event(tree, aligned, half_of_all):
     network, modes = aligned
     level = 0.8 * float(half_of_all.losses[0])  # while the first mode is learnt
