@@ -80,8 +80,10 @@ class SettledCheck(AbstractPause):
         taken = int(at.counts["num_accepted_steps"])
         waits = REST_STEPS - max(FEWEST_STEPS, taken // STEP_SHARE)
         waits = jnp.asarray(waits, at.controller.at_rest.dtype)
-        at = replace_fields(at, controller=replace_fields(at.controller, at_rest=waits))
-        return run, replace_fields(flow, continuation=at)
+        waiting = replace_fields(at.controller, at_rest=waits)
+        tried = {"evaluations": rest.counts["evaluations"]}  # the work of the try counts
+        at = replace_fields(at, controller=waiting, counts=at.counts | tried)
+        return run, replace_fields(flow, continuation=at, counts=flow.counts | tried)
 
     def on_end(self, run: AbstractRun, flow: Trajectory) -> Trajectory:
         """Return it as it is."""
