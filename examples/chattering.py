@@ -6,12 +6,13 @@ On the semantic tree a biased ReLU network's gradient flow slides along its kink
 preactivation of a (unit, sample) pair reaches zero and stays there for a while, because both sides
 push it back. Gradient descent steps across and back instead. Prints t* as the exact flow has it
 (open: a sliding pair counts as off; closed: as on) and as descent reports it at several learning
-rates, and saves a figure of one such pair and of the always-on fractions. A second figure has two
-hidden layers: one sample that the flow keeps on a kink in both at once, where descent chatters in
-both.
+rates, saves these numbers as JSON, and draws one such pair and the always-on fractions. A second
+figure has two hidden layers: one sample that the flow keeps on a kink in both at once, where
+descent chatters in both.
 """
 
 import argparse
+import json
 import pathlib
 import warnings
 from collections.abc import Sequence
@@ -157,25 +158,36 @@ def draw_fractions(ax: plt.Axes, flow, runs) -> None:
     ax.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
 
 
+def linearization_times(
+    flow: fl.Trajectory, descents: dict[float, fl.Trajectory]
+) -> list[dict[str, float | str]]:
+    """t* and its always-on fraction of the exact flow, open and closed, and of each descent."""
+    line = flow.linearization()
+    found = {"exact flow, open": line.open, "exact flow, closed": line.closed}
+    found |= {_name(rate): run.linearization().open for rate, run in descents.items()}
+    return [
+        {"run": name, "t*": float(t_star.time), "always on": float(t_star.fraction)}
+        for name, t_star in found.items()
+    ]
+
+
 def one_layer(task: fl.Task, given: argparse.Namespace) -> plt.Figure:
-    """t* of a network with one hidden layer, as flow and as descent."""
+    """t* of a network with one hidden layer, as flow and as descent; the numbers as JSON too."""
     t1 = 4.0 if given.quick else 40.0
     rates = (1e-2, 3e-3) if given.quick else (1e-2, 1e-3, 1e-4)
     network = fl.ReLUNetwork.init(task, key=jax.random.key(given.seed))
     flow = fl.gradient_flow(network, task, t1, rtol=1e-10)
-    line = flow.linearization()
     entries = int(np.sum(np.asarray(flow.events.new) == 0))
     print(
         f"{len(flow.events)} gate events up to t = {t1:g}, {entries} of them entries into sliding"
     )
+    runs = {rate: fl.gradient_descent(network, task, rate, t1=t1) for rate in rates}
+    rows = linearization_times(flow, runs)
     print(f"{'':<24}{'t*':>14}{'always on':>12}")
-    for name, t_star in (("exact flow, open", line.open), ("exact flow, closed", line.closed)):
-        print(f"{name:<24}{float(t_star.time):>14.8f}{float(t_star.fraction):>12.4f}")
-    runs = {}
-    for rate in rates:
-        runs[rate] = fl.gradient_descent(network, task, rate, t1=t1)
-        t_star = runs[rate].linearization().open
-        print(f"{_name(rate):<24}{float(t_star.time):>14.4f}{float(t_star.fraction):>12.4f}")
+    for row in rows:
+        print(f"{row['run']:<24}{row['t*']:>14.8f}{row['always on']:>12.4f}")
+    record = {"task": task.name, "seed": given.seed, "t1": t1, "rows": rows}
+    (given.out / "chattering.json").write_text(json.dumps(record, indent=1) + "\n")
     figure, axes = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     longest = max(slides(flow, before=3.0), key=lambda slide: slide.end - slide.start)
     draw_pairs(axes[:1], watch(network, task, (longest,), rates[:2]), (longest,))

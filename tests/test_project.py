@@ -134,6 +134,9 @@ def test_the_front_page_shows_the_ten_lines_and_what_they_print(readme):
     assert code == re.sub(r"  #.*", "", lines)
     digits = functools.partial(re.sub, r"± \S+", "±")  # those of a ± are the machine's
     assert digits(readme).split() == digits(shown).split()
+    (short,) = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    first = digits(short).split()
+    assert digits(readme).split()[: len(first)] == first
 
 
 def test_names_that_are_not_there():

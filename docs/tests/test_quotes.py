@@ -67,6 +67,18 @@ def test_the_tutorial_has_the_same_speed(tree):
     assert told == f"{ratio(tree, 'diffrax Bosh3', 1e-5):.0f}"
 
 
+def test_the_tutorial_has_the_same_times_of_descent():
+    rows = json.loads((ROOT / "examples/results/chattering.json").read_text())["rows"]
+    text = (DOCS / "tutorials/6-exact-flow-through-kinks.py").read_text()
+    (told,) = re.findall(
+        r"it is ([\d.]+), ([\d.]+) and ([\d.]+) at the rates 1e-2, 1e-3 and 1e-4 where "
+        r"the flow has ([\d.]+)\n# and ([\d.]+) ",
+        text,
+    )
+    opened, closed, *descents = (row["t*"] for row in rows)
+    assert list(told) == [*(f"{t:.1f}" for t in descents), f"{opened:.4f}", f"{closed:.3f}"]
+
+
 def test_seconds_across_kinks_are_those_of_the_result(tree):
     text = (DOCS / "explanation/kinks-and-sliding.md").read_text()
     for row, name in (
@@ -75,6 +87,24 @@ def test_seconds_across_kinks_are_those_of_the_result(tree):
         (told,) = re.findall(rf"^\| {re.escape(row)} \| (.*) \|$", text, re.M)
         best = [_peers_table.best(tree, name, target) for target in (1e-3, 1e-4, 1e-5)]
         assert told.split(" | ") == [f"{b['seconds']:.2g}" if b else "-" for b in best], row
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/index.md", "docs/explanation/linearization-time.md"]
+)
+def test_times_of_descent_and_flow_are_those_of_the_result(page):
+    rows = json.loads((ROOT / "examples/results/chattering.json").read_text())["rows"]
+    times = {row["run"]: row["t*"] for row in rows}
+    text = (ROOT / page).read_text()
+    told = re.findall(
+        r"^\| (?:gradient )?descent, (?:learning )?rate (1e-\d) \| (.*) \|$", text, re.M
+    )
+    assert [(rate, f"{times[f'descent, rate {float(rate):g}']:.1f}") for rate, _ in told] == told
+    assert len(told) == 3
+    both = times["exact flow, open"], times["exact flow, closed"]
+    short = "| exact flow | {:.2f} open, {:.2f} closed |".format(*both)
+    long = "| exact flow, open | {:.4f} |\n| exact flow, closed | {:.3f} |".format(*both)
+    assert (short in text) or (long in text)
 
 
 def tables(text):
