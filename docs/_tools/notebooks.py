@@ -1,7 +1,8 @@
 """Each tutorial as a notebook with the outputs of the build, and a link to it on its page.
 
 A notebook leaves the site, where neither the builder's roles nor relative links mean anything. So
-there a role is the name in it, and a link to another page its text. The first cell installs.
+there a role is the name in it, a link to another page its text, and the figure that moves a line on
+where it is. The first cell installs.
 """
 
 import pathlib
@@ -18,6 +19,8 @@ ROLE = re.compile(r"\{[\w:]+\}`(?:([^`<]+?)\s*<[^`>]*>|([^`]+))`")
 RELATIVE = re.compile(
     r"(?<!!)\[([^][]+)\]\((?![a-z]+:)(?:[^)\s]*\.(?:md|py)(?:#[^)\s]*)?|#[^)\s]*)\)"
 )
+MOVES = "```{walk}\n```"
+STILL = "*(On the tutorial's page a figure stands here that a reader moves through in time.)*"
 INSTALL = (
     "# Where flowlin is not installed: start in its repository's folder, and remove the `# `.\n"
     "# %pip install '.[plot,data]'"
@@ -38,7 +41,7 @@ def add_link(app: Sphinx, page: str, template: str, context: dict, doctree: obje
 def plain(text: str) -> str:
     """A page's Markdown without roles and without links within the site."""
     text = ROLE.sub(lambda found: f"`{found[1] or found[2]}`", text)
-    return RELATIVE.sub(lambda found: f"*{' '.join(found[1].split())}*", text)
+    return RELATIVE.sub(lambda found: f"*{' '.join(found[1].split())}*", text).replace(MOVES, STILL)
 
 
 def portable(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:

@@ -177,7 +177,13 @@ with fl.plot.style():
 # Is a sliding unit on? The flow itself does not decide it, so flowlin counts both ways: **open**, a
 # sliding pair counts as off, and **closed**, it counts as on. Descent counts a flicker: in each
 # step the pair is on one side or the other, and the step at which *most* units happen to be on for
-# all samples at once is neither of the two, nor does it settle as the rate falls.
+# all samples at once is neither of the two, nor does it settle as the rate falls. Watch it happen,
+# for 64 units on the tree and for other tasks, strengths of the bias and seeds:
+#
+# ```{walk}
+# ```
+#
+# And in numbers, for the 32 units from above:
 
 # %%
 line = flow.linearization()
@@ -206,7 +212,7 @@ with fl.plot.style():
 
 # %% [markdown]
 # With 64 units it is 9.4, 24.2 and 12.3 at the rates 1e-2, 1e-3 and 1e-4 where the flow has 2.7712
-# and 23.157 (`docs/chattering.png`, by `examples/chattering.py`).
+# and 23.157 (`examples/results/chattering.json`, by `examples/chattering.py`).
 #
 # ## What it takes to ignore the kinks
 #
