@@ -53,6 +53,8 @@ extensions = [
     "repository_links",
     "gallery",
     "verdict_table",
+    "walk_figure",
+    "search_index",
 ]
 # README.md is for who reads the pages unbuilt.
 exclude_patterns = ["_*", "**/_*.py", "tests", "conf.py", "README.md"]
@@ -79,10 +81,10 @@ html_theme = "furo"
 pygments_dark_style = "github-dark"
 html_title = f"flowlin {release}"
 html_static_path = ["_static"]
+templates_path = ["_templates"]
 html_css_files = ["flowlin.css"]
 html_js_files = ["verdicts.js"]
 html_math_renderer = "katex"
-html_show_search_summary = False  # a page from disk may not read the others
 html_copy_source = False
 html_show_sphinx = False
 copybutton_prompt_text = ">>> |\\.\\.\\. |\\$ "

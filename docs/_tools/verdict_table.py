@@ -1,40 +1,55 @@
-"""The directive `verdict-table`: every claim of the papers, to be searched and filtered.
+"""The directive `verdict-table`: every claim of the papers as a card, to be searched and filtered.
 
 The rows are those that `examples/paper/verdicts.py --quoted` writes, from the studies' results.
-What filters them is `_static/verdicts.js`; without it the whole table stands there.
+What filters them is `_static/verdicts.js`; without it all cards stand there.
 """
 
 import html
 import json
 import pathlib
+import re
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import urlencode
 
 import verdicts
 from _judge import CLASSES, OUTCOMES
 from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 CONTROLS = """\
 <form class="verdict-controls" role="search">
-<label>Search <input type="search" name="words" placeholder="mode, t*, erratum ..."></label>
+<label>Search <input type="search" name="words" list="verdict-places"
+placeholder="Fig. 3, Eq. 14, t* ..."></label>
+<datalist id="verdict-places">{places}</datalist>
 <label>Verdict <select name="verdict"><option value="">all</option>{verdicts}</select></label>
 <label>Paper <select name="paper"><option value="">all</option>{papers}</select></label>
 <label>Kind <select name="kind"><option value="">all</option>{kinds}</select></label>
-<output>{number} rows</output>
+<output>{number} cards</output>
 </form>
 """
-HEAD = (
-    "<thead><tr><th>what is said</th><th>source</th><th>measured</th><th>verdict</th></tr></thead>"
-)
-ROW = """\
-<tr data-verdict="{outcome}" data-paper="{paper}" data-kind="{class}">
-<td data-name="claim">{quoted}{claim}</td>
-<td data-name="source">{source}<br><code>{study}.py</code></td>
-<td data-name="measured">{measured}<br><small>{size}</small></td>
-<td data-name="verdict"><span class="verdict">{verdict}</span><br><small>{moves}</small></td>
-</tr>
+HEAD = """\
+<article class="verdict" id="{id}"
+data-verdict="{outcome}" data-paper="{paper}" data-kind="{class}">
+<div class="verdict-said"><p class="verdict-badge">{outcome}</p>
+<p class="verdict-source">{source}</p>
+<p>{said}</p><p class="verdict-number">{before}<b>{number}</b></p></div>
 """
+MORE = """\
+<details><summary>All numbers</summary>
+<p>{claim}</p><p>Measured: {measured} <i>({size})</i></p><p>Verdict: {verdict}</p>{moves}
+</details><p class="verdict-links"><a href="#{id}">this card</a>
+<a href="_images/{study}.png">figure</a>
+"""
+# A number with its uncertainty, or a share with its interval.
+NUMBER = re.compile(
+    r"-?[\d.,]+(?:e-?\d+)? ?%?(?: ± [\d.]+(?:e-?\d+)?(?: \(\d+ seeds\))?"
+    r"|(?: of \d+)? \([\d.]+ ?%? to [\d.]+ ?%\))"
+)
+PLACE = re.compile(r"\b(?:Fig\.|Eq\.) \d+[A-Z]?")
+LONGEST = 120  # letters before a number
 
 
 def records() -> list[dict[str, str]]:
@@ -43,12 +58,13 @@ def records() -> list[dict[str, str]]:
     for study in verdicts.names():
         record = json.loads((verdicts.RESULTS / f"{study}.json").read_text())
         more = {"study": study, "size": verdicts.size_text(record["size"])}
-        for row in record["verdicts"]:
-            found.append(row | more | {"paper": verdicts.paper_of(row["source"])})
+        for k, row in enumerate(record["verdicts"]):
+            own = {"paper": verdicts.paper_of(row["source"]), "id": f"{study}-{k}"}
+            found.append(row | more | own)
     return found
 
 
-def options(names: dict[str, str], counts: Counter[str]) -> str:
+def options(names: Mapping[str, str], counts: Counter[str]) -> str:
     """The options of a list, each with the number of its rows."""
     lines = [
         f'<option value="{key}">{text} ({counts[key]})</option>' for key, text in names.items()
@@ -56,33 +72,98 @@ def options(names: dict[str, str], counts: Counter[str]) -> str:
     return "".join(lines)
 
 
-def table(rows: list[dict[str, str]]) -> str:
-    """The table with its controls, as HTML."""
+def natural(place: str) -> tuple[str, int, str]:
+    """A key that sorts Fig. 2 before Fig. 10."""
+    kind, number, part = re.fullmatch(r"(\D+)(\d+)(.*)", place).groups()  # pyright: ignore
+    return kind, int(number), part
+
+
+def controls(rows: Sequence[Mapping[str, str]]) -> str:
+    """The form that filters, as HTML."""
     counts = {key: Counter(row[key] for row in rows) for key in ("outcome", "paper", "class")}
-    controls = CONTROLS.format(
+    places = {place for row in rows for place in PLACE.findall(row["source"])}
+    return CONTROLS.format(
+        places="".join(f'<option value="{place}">' for place in sorted(places, key=natural)),
         verdicts=options({k: k for k in OUTCOMES}, counts["outcome"]),
         papers=options(verdicts.PAPERS, counts["paper"]),
         kinds=options({k: k for k in CLASSES}, counts["class"]),
         number=len(rows),
     )
-    lines = [line(row) for row in rows]
-    return f'{controls}<table class="verdicts">{HEAD}<tbody>{"".join(lines)}</tbody></table>'
 
 
-def line(row: dict[str, str]) -> str:
-    """A row; the sentence of the source first, where there is one."""
-    safe = {k: html.escape(v) for k, v in row.items()}
-    quoted = f"<q>{safe['quote']}</q><br>" if row["quote"] else ""
-    return ROW.format_map(safe | {"quoted": quoted})
+def summaries(rows: Sequence[Mapping[str, str]]) -> str:
+    """For each source its verdicts, a line for each outcome, with where they stand, as HTML."""
+    return "".join(
+        f'<details class="verdict-summary"{" open" * (paper == "M")}>'
+        f"<summary>{html.escape(name)}</summary><ul>{''.join(lines(paper, rows))}</ul></details>"
+        for paper, name in verdicts.PAPERS.items()
+        if any((row["paper"], row["class"]) == (paper, "claim") for row in rows)
+    )
+
+
+def lines(paper: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """A source's lines of the summary: outcome, number, the first equations and figures."""
+    claims = [row for row in rows if row["paper"] == paper and row["class"] == "claim"]
+    yield f"<li>{len(claims)} claims</li>"
+    for outcome in OUTCOMES:
+        found = [row["source"] for row in claims if row["outcome"] == outcome]
+        if found:
+            named = {place for text in found for place in PLACE.findall(text)}
+            places = sorted(named, key=natural)
+            where = f": {', '.join(places[:9])}{' …' * (len(places) > 9)}" if places else ""
+            query = urlencode({"paper": paper, "verdict": outcome, "kind": "claim"})
+            yield f'<li><a href="#?{query}">{outcome}</a> {len(found)}{where}</li>'
+
+
+def headline(measured: str) -> tuple[str, str]:
+    """The first number with an interval, and what stands before it in its sentence."""
+    found = NUMBER.search(measured)
+    if not found:
+        return shorten(measured, LONGEST), ""
+    start = max(measured.rfind(end, 0, found.start()) + 2 for end in ("; ", ". "))
+    before = measured[start if start > 1 else 0 : found.start()]
+    cut = before[-LONGEST:].partition(" ")[2] if len(before) > LONGEST else before
+    return ("… " if cut != before else "") + cut, found[0]
+
+
+def shorten(text: str, longest: int) -> str:
+    """A text's first words, up to so many letters."""
+    return text if len(text) <= longest else text[:longest].rpartition(" ")[0] + " …"
+
+
+def card(row: Mapping[str, str]) -> tuple[str, str]:
+    """A card as HTML, what stands before its picture and behind."""
+    before, number = headline(row["measured"])
+    safe = {k: html.escape(v) for k, v in {**row, "before": before, "number": number}.items()}
+    said = f"<q>{safe['quote']}</q>" if row["quote"] else safe["claim"]
+    moves = f"<p>{safe['moves']}</p>" if row["moves"] else ""
+    return HEAD.format_map(safe | {"said": said}), MORE.format_map(safe | {"moves": moves})
 
 
 class VerdictTable(SphinxDirective):
-    """`verdict-table`: the table and its controls."""
+    """`verdict-table`: the summaries, the controls, the cards."""
 
     def run(self) -> list[nodes.Node]:
         for path in pathlib.Path(verdicts.RESULTS).glob("*.json"):
             self.env.note_dependency(str(path))
-        return [nodes.raw("", table(records()), format="html")]
+        rows = records()
+        cards = [node for row in rows for node in self.card(row)]
+        return [nodes.raw("", summaries(rows) + controls(rows), format="html"), *cards]
+
+    def card(self, row: Mapping[str, str]) -> Iterator[nodes.Node]:
+        """A card with its picture and its files."""
+        before, behind = card(row)
+        study, folder = row["study"], "/../examples/paper"
+        yield nodes.raw("", before, format="html")
+        picture = f"{folder}/results/{study}.png"
+        yield nodes.image("", uri=picture, alt=f"Figure of {study}.py", loading="lazy")
+        yield nodes.raw("", behind, format="html")
+        for name in (f"{study}.py", f"results/{study}.json"):
+            text = nodes.literal("", pathlib.PurePath(name).name)
+            yield addnodes.download_reference(
+                "", "", text, reftarget=f"{folder}/{name}", refdoc=self.env.docname
+            )
+        yield nodes.raw("", "</p></article>", format="html")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

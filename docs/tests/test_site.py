@@ -4,6 +4,8 @@
 """
 
 import pathlib
+import re
+import urllib.parse
 
 import pytest
 from browser import browser, installed
@@ -92,27 +94,190 @@ def test_mathematics_has_its_fonts(tab):
     assert {"KaTeX_Main", "KaTeX_Math"} <= set(loaded)
 
 
-def test_search_finds_a_word(tab):
+PAGES_OF_WORDS = {
+    "hitting time": "tutorials/2-hierarchy-and-race",
+    "checkpoint": "how-to/long-runs",
+    "Checkpoints": "how-to/long-runs",
+    "time constant": "reference/runs",
+    "t*": "explanation/linearization-time",
+    "linearization": "explanation/linearization-time",
+    "sliding": "explanation/kinks-and-sliding",
+    "gradient_flow": "reference/runs",
+    "ModeHits": "reference/events",
+    "neural tangent kernel": "reference/measures",
+    "Eq. 14": "verdicts",
+}
+FIRST = "document.querySelector('ul.search > li')"
+
+
+def search(tab, words):
     tab.look(1280, "light")
-    tab.open(SITE / "search.html", "?q=linearization")
-    tab.until("document.querySelectorAll('#search-results li a').length > 3")
+    tab.open(SITE / "search.html", f"?q={urllib.parse.quote(words)}")
     assert tab.complaints == []
-    assert "linearization" in tab.run("document.querySelector('#search-results').innerText").lower()
+
+
+@pytest.mark.parametrize("words", PAGES_OF_WORDS)
+def test_search_finds_the_page_of_words_first(tab, words):
+    search(tab, words)
+    assert tab.run(f"{FIRST}.querySelector('small').textContent.trim()") == PAGES_OF_WORDS[words]
+    excerpt = tab.run(f"{FIRST}.querySelector('p.context').textContent")
+    assert 40 < len(excerpt) < 260
+    marked = tab.run("[...document.querySelectorAll('ul.search mark')].map((e) => e.textContent)")
+    stem = words.split()[0].lower().removesuffix("s")
+    assert any(stem in mark.lower() for mark in marked)
+    links = tab.run("[...document.querySelectorAll('ul.search a')].map((a) => a.href)")
+    assert all(pathlib.Path(urllib.parse.unquote(urllib.parse.urlsplit(k).path)).exists()
+               for k in links)  # fmt: skip
+
+
+def test_search_leads_to_a_place_on_a_page(tab):
+    search(tab, "gradient_flow")
+    tab.run(f"{FIRST}.querySelector('p.part a').click()")
+    tab.until("location.hash === '#flowlin.gradient_flow' && document.readyState === 'complete'")
+    assert tab.run("document.getElementById('flowlin.gradient_flow') !== null")
+
+
+def test_search_has_nothing_of_what_is_inside(tab):
+    headings = "window.flowlinPages.flatMap((page) => page.parts.map((part) => part[1]))"
+    search(tab, "xyzzy")
+    assert tab.run("document.querySelector('.search-summary').innerText").startswith("0 pages")
+    names = [name for name in tab.run(headings) if name.startswith("flowlin.")]
+    assert len(names) > 200
+    rooms = {name.split(".")[1] for name in names if name.split(".")[1].islower()}
+    inside = {"engine", "events", "networks", "record", "runs", "training", "_tools"}
+    assert not rooms & inside
+
+
+WALK = "document.querySelector('figure.walk')"
+
+
+def shown(tab, name):
+    return tab.run(f"{WALK}.querySelector('[data-shown={name}]').textContent")
+
+
+def marks(tab, plane, kind):
+    return tab.run(f"{WALK}.querySelectorAll('svg.{plane} rect.{kind}').length")
+
+
+@pytest.mark.parametrize("page", ["index.html", "tutorials/6-exact-flow-through-kinks.html"])
+def test_a_walk_stands_at_its_linearization_times(tab, page):
+    tab.look(1280, "light")
+    tab.open(SITE / page)
+    assert tab.complaints == []
+    counts = {}
+    for star in ("open", "closed", "descent"):
+        tab.run(f"{WALK}.querySelector('[data-star={star}]').click()")
+        counts[star] = (
+            shown(tab, "t"),
+            marks(tab, "flow", "open"),
+            marks(tab, "descent", "descent"),
+        )
+        assert str(counts[star][1]) == shown(tab, "open")
+        assert str(counts[star][2]) == shown(tab, "descent")
+        both = counts[star][1] + marks(tab, "flow", "closed")
+        assert str(both) == shown(tab, "closed")
+        assert marks(tab, "flow", "sliding") == int(shown(tab, "sliding"))
+        if star == "closed":
+            assert both == 50
+    assert (counts["open"][:2], counts["closed"][0]) == (("2.77", 33), "23.16")
+    assert (counts["descent"][0], counts["descent"][2]) == ("9.41", 40)
+    assert counts["closed"][1] < counts["descent"][1] < counts["open"][1]
+
+
+def test_a_walk_moves_by_keys_and_choices(tab):
+    tab.look(1280, "light")
+    tab.open(SITE / "index.html")
+    slider = f"{WALK}.querySelector('input[type=range]')"
+    tab.run(f"{slider}.focus()")
+    for key, code, t in (("Home", 36, "0.00"), ("ArrowRight", 39, "0.10"), ("End", 35, "30.00")):
+        for kind in ("rawKeyDown", "keyUp"):
+            tab.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code)
+        assert shown(tab, "t") == t
+        assert f"t = {t}" in tab.run(f"{slider}.getAttribute('aria-valuetext')")
+    cells = []
+    for task, c in (("offset XOR", "2"), ("ten digits", "1"), ("semantic tree", "0")):
+        tab.run(f"""{{
+          const form = {WALK}.querySelector("form");
+          [form.task.value, form.c.value] = ["{task}", "{c}"];
+          form.task.dispatchEvent(new Event("input", {{bubbles: true}}));
+        }}""")
+        cells.append(tab.run(f"{WALK}.querySelectorAll('svg.flow rect.on, svg.flow rect.off, "
+                             "svg.flow rect.sliding').length"))  # fmt: skip
+        assert shown(tab, "t") == "30.00"
+    assert cells == [4 * 32, 10 * 32, 8 * 64]
+    tab.run(f"{WALK}.querySelector('[name=play]').click()")
+    tab.until(f"+{WALK}.querySelector('[data-shown=t]').textContent > 0.2 && "
+              f"+{WALK}.querySelector('[data-shown=t]').textContent < 29")  # fmt: skip
+    tab.run(f"{WALK}.querySelector('[name=play]').click()")
+    assert tab.run(f"{WALK}.querySelector('[name=play]').textContent") == "Play"
+    assert tab.complaints == []
+
+
+@pytest.mark.parametrize("width", [1280, 740, 360])
+def test_nothing_of_a_walk_lies_over_another_thing(tab, width):
+    tab.look(width, "light")
+    tab.open(SITE / "index.html")
+    assert faults(tab) == []
+    over = tab.run(f"""(() => {{
+      const texts = [...{WALK}.querySelectorAll("svg text, p, label, button, input")]
+        .filter((e) => !e.closest("noscript") && !e.querySelector("p"));
+      const boxes = texts.map((e) => [e.textContent.slice(0, 30), e.getBoundingClientRect()]);
+      return boxes.flatMap(([one, a], k) => boxes.slice(k + 1)
+        .filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1
+          && a.top < b.bottom - 1 && b.top < a.bottom - 1)
+        .map(([other]) => `${{one}} / ${{other}}`));
+    }})()""")
+    assert over == []
+
+
+CARDS = "document.querySelectorAll('article.verdict:not([hidden])')"
 
 
 def test_the_verdicts_are_filtered(tab):
+    tab.look(1280, "light")
     tab.open(SITE / "verdicts.html")
-    shown = "document.querySelectorAll('table.verdicts tbody tr:not([hidden])').length"
-    every = tab.run(shown)
+    every = tab.run(f"{CARDS}.length")
+    assert every > 150
     tab.run("""{
       const {words, verdict} = document.querySelector(".verdict-controls");
       verdict.value = "misprint";
       words.value = "erratum";
       words.dispatchEvent(new Event("input", {bubbles: true}));
     }""")
-    some = tab.run(shown)
+    some = tab.run(f"{CARDS}.length")
     assert 0 < some < every
     assert f"{some} of {every}" in tab.run("document.querySelector('.verdict-controls').innerText")
+    assert tab.run("location.hash") == "#?words=erratum&verdict=misprint"
+    tab.run("location.reload()")
+    tab.until(f"document.readyState === 'complete' && {CARDS}.length === {some}")
+    tab.run("document.querySelector('.verdict-summary a').click()")
+    tab.until("document.querySelector('.verdict-controls').paper.value === 'M'")
+    assert 0 < tab.run(f"{CARDS}.length") < every
+
+
+@pytest.mark.parametrize(
+    ("words", "has", "has_not"),
+    [
+        ("Fig. 3", r"Fig(s|ure)?\. .*3", r"Fig\. 30"),
+        ("figure 12", r"Fig\. 12", None),
+        ("Eq. 14", r"Eqs?\. .*14", r"Eq\. 140"),
+        ("eq 1", r"Eqs?\. (\d+, |\d+ and )*1(?!\d)", None),
+        ("t*", r"t\*", None),
+    ],
+)
+def test_verdicts_are_found_by_what_people_type(tab, words, has, has_not):
+    tab.look(1280, "light")
+    tab.open(SITE / "verdicts.html")
+    tab.run(f"""{{
+      const {{words}} = document.querySelector(".verdict-controls");
+      words.value = "{words}";
+      words.dispatchEvent(new Event("input", {{bubbles: true}}));
+    }}""")
+    texts = tab.run(f"[...{CARDS}].map((card) => card.textContent)")
+    assert 0 < len(texts) < 100
+    assert all(re.search(has, text) for text in texts)
+    if has_not:
+        assert not any(re.fullmatch(has_not, text) for text in texts)
 
 
 def test_a_fault_is_told(tab, tmp_path):

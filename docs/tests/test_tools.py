@@ -7,6 +7,8 @@ import types
 import zlib
 
 import pytest
+from docutils import nodes
+from sphinx import addnodes
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent
 ROOT = DOCS.parent
@@ -18,6 +20,7 @@ import jupytext
 import nbformat
 import notebooks
 import repository_links
+import search_index
 import verdict_table
 import verdicts
 
@@ -91,12 +94,41 @@ def test_the_verdicts_are_those_of_the_committed_table():
     assert f"In all {len(claims)} claims" in committed
     assert {row["paper"] for row in rows} == set(verdicts.PAPERS)
     assert verdicts.paper_of("C; Saxe, Sodhani and Lewallen 2022") == "C"
-    html = verdict_table.table([rows[0] | {"claim": "a < b"}])
-    assert "a &lt; b" in html
+    before, behind = verdict_table.card(rows[0] | {"quote": "a < b", "claim": "c < d"})
+    assert "a &lt; b" in before
+    assert "c &lt; d" in behind
+    assert len({row["id"] for row in rows}) == len(rows)
+
+
+def test_a_card_has_the_first_number_with_an_interval():
+    headline = verdict_table.headline
+    assert headline("b = 0: x 1.5 ± 0.2 (5 seeds), y 3; z 4 ± 1") == (
+        "b = 0: x ",
+        "1.5 ± 0.2 (5 seeds)",
+    )
+    assert headline("one; so in 9 of 10 (60% to 98%)") == ("so in ", "9 of 10 (60% to 98%)")
+    assert headline("nothing of 3") == ("nothing of 3", "")
+    long = " ".join(["word"] * 60)
+    assert headline(f"{long} 2 ± 1")[0].startswith("… word")
+    assert len(headline(f"{long} 2 ± 1")[0]) < 125
+    assert len(headline(long)[0]) < 125
+
+
+def test_a_source_has_ten_lines_of_summary_at_most():
+    rows = verdict_table.records()
+    papers = {row["paper"] for row in rows if row["class"] == "claim"}
+    assert verdict_table.summaries(rows).count("<ul>") == len(papers) > 3
+    for paper in papers:
+        told = list(verdict_table.lines(paper, rows))
+        assert 1 < len(told) <= 10
+        numbers = [int(re.search(r"</a> (\d+)", line)[1]) for line in told[1:]]
+        assert told[0] == f"<li>{sum(numbers)} claims</li>"
 
 
 def test_notebooks_read_well_by_themselves():
     text = "{py:obj}`flowlin.grid`, {py:obj}`race <flowlin.theory.race>`: [the\nnext](../a.md#b) "
+    assert "Move" not in notebooks.plain("a\n```{walk}\n```\nb")
+    assert notebooks.plain("a\n```{walk}\n```\nb").splitlines()[1].startswith("*(On the")
     assert notebooks.plain(text + "[x](https://a.org) ![p](q.png) $a[i](t)$") == (
         "`flowlin.grid`, `race`: *the next* [x](https://a.org) ![p](q.png) $a[i](t)$"
     )
@@ -107,3 +139,18 @@ def test_notebooks_read_well_by_themselves():
         assert not re.search(r"\{py:|\]\((?!https:)[^)\s]*[.#]", texts)
         assert made.cells[0].source.startswith("# ")
         assert "%pip install" in made.cells[1].source
+
+
+def test_pages_are_searched_by_parts():
+    page = nodes.section("", nodes.title("", "Page"), ids=["page"])
+    formula = nodes.paragraph("", "the time ", nodes.math("", "t^* = \\text{inf}"))
+    page += [formula, nodes.literal_block("", ">>> f{x}\n... y"), nodes.raw("", "<b>a &lt; b</b>")]
+    page += nodes.section("", nodes.title("", "Below"), nodes.paragraph("", "words"), ids=["below"])
+    for name in ("flowlin.theory.modes", "flowlin.Task.x", "flowlin.engine.kinks.inner"):
+        entry = addnodes.desc("", addnodes.desc_signature("", name, ids=[name]))
+        page += entry
+    found = search_index.parts(nodes.container("", page))
+    assert [part.anchor for part in found] == [
+        "page", "below", "flowlin.theory.modes", "flowlin.Task.x",
+    ]  # fmt: skip
+    assert " ".join(found[0].texts) == "the time t* = inf f{x} y a < b"

@@ -1,0 +1,113 @@
+"""What the search looks through: every page in parts, at its headings and its public names.
+
+Sphinx's search shows no excerpts from disk, drops signs as in t*, and lists modules that are not
+public. So `_templates/search.html` loads what is written here, `search_data.js`, and
+`_static/search.js`, which ranks the parts.
+"""
+
+import html
+import json
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+
+PUBLIC = ("measures", "plot", "tasks", "theory")  # the rooms; all else below `flowlin` is inside
+INSIDE = re.compile(rf"flowlin\.(?!(?:{'|'.join(PUBLIC)})\.)_?[a-z_]+\.")
+TEX = re.compile(r"\\(?:q?quad|text|math[a-z]+|left|right|displaystyle)\b|\\[,;! ]|[\\{}]|\^(?=\*)")
+PROMPT = re.compile(r"^(?:>>>|\.\.\.) ", re.M)
+# Words that people type, by the page that says what they are. Parts are separated by commas.
+WORDS = {
+    "explanation/linearization-time": "t*, t star, linearization, linearization time",
+    "explanation/glossary": "glossary, notation, symbols",
+    "explanation/kinks-and-sliding": "kink, sliding, Filippov",
+    "how-to/devices": "GPU, CUDA, devices",
+    "how-to/long-runs": "checkpoint, resume, save, extend, progress",
+    "how-to/own-loss": "loss, cross entropy",
+    "how-to/sweeps": "sweep, seeds, vmap",
+    "reference/runs": "time constant, tau, gradient_flow",
+    "start": "install, pip",
+    "tutorials/2-hierarchy-and-race": "hitting time, half time, semantic tree",
+    "tutorials/8-from-flow-time-to-sgd-steps": "learning rate, steps",
+}
+
+
+class Part(NamedTuple):
+    """A stretch of a page: the place in it, its heading, and what stands below."""
+
+    anchor: str
+    heading: str
+    texts: list[str]
+
+
+def plain(node: nodes.Node) -> str:
+    """What a node says, on one line: formulas without TeX's signs, code without prompts."""
+    texts = []
+    for text in node.findall(nodes.Text):
+        formula = isinstance(text.parent, nodes.math | nodes.math_block)
+        texts.append(TEX.sub("", text) if formula else PROMPT.sub("", text))
+    return " ".join("".join(texts).split())
+
+
+def is_public(name: str) -> bool:
+    """Tell whether a name of the library, such as "flowlin.theory.modes", is one for users."""
+    return not INSIDE.match(name)
+
+
+def parts(doctree: nodes.Node) -> list[Part]:
+    """The parts of a page in order; what is inside the library has none of its own."""
+    found: list[Part] = []
+    tags = r"(?s)<(svg|form|style|script|noscript)\b.*?</\1>|<[^>]*>"
+
+    def below(node: nodes.Node) -> None:
+        for child in node.children:
+            if isinstance(child, nodes.section):
+                found.append(Part(child["ids"][0], plain(child[0]), []))
+                below(child)
+            elif isinstance(child, addnodes.desc_signature):
+                found.extend(Part(name, name, []) for name in child["ids"] if is_public(name))
+                found[-1].texts.append(plain(child))
+            elif isinstance(child, nodes.title | nodes.comment | addnodes.index):
+                continue
+            elif isinstance(child, nodes.raw):
+                text = html.unescape(re.sub(tags, " ", child.astext()))
+                found[-1].texts.append(" ".join(text.split()))
+            elif isinstance(child, nodes.TextElement):
+                found[-1].texts.append(plain(child))
+            else:
+                below(child)
+
+    below(doctree)
+    return found
+
+
+def data(app: Sphinx) -> Iterator[dict[str, object]]:
+    """Each page: where it is, its words, its parts as (place, heading, text)."""
+    for page in sorted(app.env.found_docs):
+        found = parts(app.env.get_doctree(page))
+        yield {
+            "page": page,
+            "words": [word.strip() for word in WORDS.get(page, "").split(",") if word],
+            "parts": [(p.anchor, p.heading, " ".join(p.texts)) for p in found],
+        }
+
+
+def write(app: Sphinx, error: Exception | None) -> None:
+    """Write the data beside the pages."""
+    if error or app.builder.name != "html":
+        return
+    unknown = set(WORDS) - app.env.found_docs
+    if unknown:
+        raise ValueError(f"`WORDS` names pages that are not there: {sorted(unknown)}.")
+    pages = json.dumps(list(data(app)), ensure_ascii=False, separators=(",", ":"))
+    pathlib.Path(app.outdir, "search_data.js").write_text(f"window.flowlinPages = {pages};\n")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Sphinx's door."""
+    app.connect("build-finished", write)
+    return {"parallel_read_safe": True}
