@@ -61,8 +61,9 @@ class Page(HTMLParser):
 
 
 def target(page: pathlib.Path, link: str) -> tuple[pathlib.Path, str]:
-    """The file that a link on a page leads to, and the place in it."""
+    """The file that a link on a page leads to, and the place in it; none of "#?a=b", a query."""
     path, _, fragment = link.partition("#")
+    fragment = fragment.partition("?")[0]
     path = urllib.parse.unquote(path.split("?")[0])
     return ((page.parent / path).resolve() if path else page), urllib.parse.unquote(fragment)
 

@@ -1,4 +1,4 @@
-"""What the search looks through: every page in parts, at its headings and its public names.
+"""What the search looks through: pages in parts, at headings, public names and verdicts.
 
 Sphinx's search shows no excerpts from disk, drops signs as in t*, and lists modules that are not
 public. So `_templates/search.html` loads what is written here, `search_data.js`, and
@@ -19,6 +19,7 @@ from sphinx.application import Sphinx
 PUBLIC = ("measures", "plot", "tasks", "theory")  # the rooms; all else below `flowlin` is inside
 INSIDE = re.compile(rf"flowlin\.(?!(?:{'|'.join(PUBLIC)})\.)_?[a-z_]+\.")
 TEX = re.compile(r"\\(?:q?quad|text|math[a-z]+|left|right|displaystyle)\b|\\[,;! ]|[\\{}]|\^(?=\*)")
+CARD = re.compile(r'<article class="verdict" id="([^"]+)".*?"verdict-source">([^<]*)<', re.S)
 PROMPT = re.compile(r"^(?:>>>|\.\.\.) ", re.M)
 # Words that people type, by the page that says what they are. Parts are separated by commas.
 WORDS = {
@@ -59,7 +60,7 @@ def is_public(name: str) -> bool:
 
 
 def parts(doctree: nodes.Node) -> list[Part]:
-    """The parts of a page in order; what is inside the library has none of its own."""
+    """The parts of a page in order, a verdict's card one of them; what is inside has none."""
     found: list[Part] = []
     tags = r"(?s)<(svg|form|style|script|noscript)\b.*?</\1>|<[^>]*>"
 
@@ -74,6 +75,8 @@ def parts(doctree: nodes.Node) -> list[Part]:
             elif isinstance(child, nodes.title | nodes.comment | addnodes.index):
                 continue
             elif isinstance(child, nodes.raw):
+                cards = CARD.findall(child.astext())
+                found.extend(Part(place, html.unescape(source), []) for place, source in cards)
                 text = html.unescape(re.sub(tags, " ", child.astext()))
                 found[-1].texts.append(" ".join(text.split()))
             elif isinstance(child, nodes.TextElement):

@@ -137,6 +137,16 @@ def test_search_leads_to_a_place_on_a_page(tab):
     assert tab.run("document.getElementById('flowlin.gradient_flow') !== null")
 
 
+def test_search_leads_to_a_verdict(tab):
+    search(tab, "Eq. 14")
+    place = tab.run(f"{FIRST}.querySelector('p.part a').href").partition("#")[2]
+    tab.run(f"{FIRST}.querySelector('p.part a').click()")
+    tab.until("location.pathname.endsWith('verdicts.html') && document.readyState === 'complete'")
+    card = f"document.getElementById('{place}')"
+    assert re.search(r"Eqs?\. .*14", tab.run(f"{card}.innerText"))
+    assert not tab.run(f"{card}.hidden")
+
+
 def test_search_has_nothing_of_what_is_inside(tab):
     headings = "window.flowlinPages.flatMap((page) => page.parts.map((part) => part[1]))"
     search(tab, "xyzzy")

@@ -28,6 +28,7 @@ HEADER = b"# Sphinx inventory version 2\n# Project: a\n# Version: b\n# compresse
 PAGE = """\
 <img src="https://elsewhere.org/a.png"><script src="there.js"></script><h1 id="top">A</h1>
 <a href="#top">x</a> <a href="other.html#place">x</a> <a href="other.html#none">x</a>
+<a href="#?paper=M">x</a>
 <a href="gone.html">x</a> <a href="https://elsewhere.org">x</a> <a href="mailto:a@b">x</a>
 """
 
@@ -154,3 +155,8 @@ def test_pages_are_searched_by_parts():
         "page", "below", "flowlin.theory.modes", "flowlin.Task.x",
     ]  # fmt: skip
     assert " ".join(found[0].texts) == "the time t* = inf f{x} y a < b"
+    before, _ = verdict_table.card(verdict_table.records()[0])
+    page += nodes.raw("", before)
+    found = search_index.parts(nodes.container("", page))
+    assert found[-1][:2] == ("b_bias_after_relu-0", "B, Representation collapse")
+    assert "clearly non-zero mean" in found[-1].texts[0]
