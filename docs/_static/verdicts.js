@@ -10,8 +10,8 @@ document.addEventListener("DOMContentLoaded", () => {
   const texts = cards.map((card) => card.textContent);
   const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 
-  // "Fig. 3" is Fig. 3 and 3C, in "Fig. 2E, 3C" as well, and not Fig. 30; other words are found where
-  // one begins.
+  // "Fig. 3" is Fig. 3 and 3C, in "Fig. 2E, 3C" as well, and not Fig. 30. Other words are found
+  // where one begins.
   const patterns = (query) => {
     const places = [...query.matchAll(PLACE)].map(
       ([, kind, number]) =>

@@ -312,7 +312,8 @@
       });
       time.setAttribute(
         "aria-valuetext",
-        `t = ${shown.t}: of ${run.units} units ${shown.open} open, ${shown.closed} closed, ${shown.descent} in descent`,
+        `t = ${shown.t}: of ${run.units} units ${shown.open} open, ${shown.closed} closed, ` +
+          `${shown.descent} in descent`,
       );
     }
 
