@@ -313,7 +313,7 @@ class Recorder(Wrapped[RecorderState]):
         (step, brackets, end_values), error = searched, searched.step.error
         still, network = lax.stop_gradient(path), self.observer.network
         low, high, spread, *at_bracket = brackets.spans[k]
-        at_bracket = [value.astype(network.dtype) for value in at_bracket]
+        at_bracket = at_bracket[0].astype(network.dtype), at_bracket[1].astype(network.dtype)
         component, rising = brackets.marks[k]
         at_ends = lax.stop_gradient(jnp.stack([step.start_values, end_values])[:, component])
         length = (still.t1 - still.t0).astype(low.dtype)
