@@ -4,13 +4,14 @@ import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from flowlin._tools.arguments import boolean, checked
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import as_dtype, is_traced
 from flowlin._tools.files import saveable
 from flowlin._tools.printing import Summary, concrete_array, format_count, format_number, print_by
 from flowlin._tools.warn import warn_user
@@ -155,7 +156,7 @@ def linearization_time(
     bracket = xp.stack([xp.maximum(time - half, 0.0), xp.minimum(time + half, end)])
     fraction, until = on[best].astype(units.dtype) / units, xp.asarray(determined_until, time.dtype)
     found = (time, fraction, bracket, after - time, until)
-    return LinearizationTime(*(jnp.asarray(a, time.dtype) for a in found))
+    return LinearizationTime(*(as_dtype(a, time.dtype) for a in found))
 
 
 def lasts_until(found: LinearizationTime, end: ArrayLike) -> bool:
@@ -201,8 +202,8 @@ def linearization_of_log(
 def _without_undetermined(log: EventLog, channels: list[int]) -> tuple[EventLog, Array]:
     """Return the log without events that are not determined, and when these channels' first is."""
     determined, xp = log.is_determined, _array_module(log)
-    if xp is np and np.all(determined):
-        return log, jnp.asarray(np.inf, log.time.dtype)
+    if xp is np and np.all(np.asarray(determined)):
+        return log, as_dtype(np.inf, log.time.dtype)
     channel = xp.asarray(log.channel)
     doubtful = xp.isin(channel, xp.asarray(channels, channel.dtype)) & ~xp.asarray(determined)
     first = xp.min(xp.where(doubtful, xp.asarray(log.time), xp.inf), initial=xp.inf)
@@ -318,4 +319,6 @@ def _unit_counts(log: EventLog, on: Array, off: Array, units: int) -> UnitCounts
     xp = _array_module(log)
     zero = xp.zeros(1, log.time.dtype)
     times, halves = (xp.append(zero, xp.asarray(a)) for a in (log.time, log.uncertainty))
-    return UnitCounts(*(jnp.asarray(a) for a in (times, halves, on, off)), units=units)
+    return UnitCounts(
+        *(a if xp is jnp else jax.device_put(a) for a in (times, halves, on, off)), units=units
+    )
