@@ -24,7 +24,7 @@ from flowlin.engine.solvers.wrapped import Explicit, Wrapped, is_explicit
 from flowlin.events.crossings import StepCrossings, promise_of_watch
 from flowlin.events.path import StepPath, dense_degree
 from flowlin.events.search import Brackets
-from flowlin.events.watch import AbstractWatched, Observer
+from flowlin.events.watch import AbstractWatched, Observer, OrderStatistic
 from flowlin.record.buffer import EventBuffer
 from flowlin.record.event_log import CERTIFIED, Channel, EventLog, Unresolved
 
@@ -315,7 +315,7 @@ class Recorder(Wrapped[RecorderState]):
         low, high, spread, *at_bracket = brackets.spans[k]
         at_bracket = at_bracket[0].astype(network.dtype), at_bracket[1].astype(network.dtype)
         component, rising = brackets.marks[k]
-        at_ends = lax.stop_gradient(jnp.stack([step.start_values, end_values])[:, component])
+        seen = lax.stop_gradient(jnp.stack([step.start_values, end_values])[:, component])
         length = (still.t1 - still.t0).astype(low.dtype)
         rounding = 16 * jnp.finfo(low.dtype).eps
         tolerance = 1e-12 * length + 4 * jnp.finfo(low.dtype).eps * jnp.abs(high)
@@ -325,6 +325,9 @@ class Recorder(Wrapped[RecorderState]):
 
         def find_root(watched: AbstractWatched, k: Array) -> tuple[Array, Array, Array]:
             value = _cast_values(network.dtype, watched.function_of_time(network, still, k))
+            # Of order statistics only the sign of what is watched is their own.
+            apart = isinstance(watched, OrderStatistic)
+            at_ends = lax.map(value, jnp.stack([still.t0, still.t1])) if apart else seen
             bracket = bracket_root(value, since, until, rising > 0, tolerance, at_bracket)
             middle = lax.stop_gradient((bracket[0] + bracket[1]) / 2)
             moving = _cast_values(network.dtype, watched.function_of_time(network, path, k))

@@ -180,7 +180,7 @@ class Components(eqx.Module):
 
 
 class StepEnd(eqx.Module):
-    """What is known of components at a step's end.
+    """Hold what is known of components at a step's end.
 
     - `values`: (C,).
     - `error`: (C,), below which a value is not known to differ from zero.
@@ -305,10 +305,12 @@ def _with_one_change(signs: Bool[Array, "n C"]) -> Bool[Array, "n C"]:
 
 
 # Crossings as columns of `Brackets.append`: wanted, low, high, rising, uncertainty, both values.
-_Columns = tuple[Array, ArrayLike, ArrayLike, Array, ArrayLike, Array, Array]
+_BracketColumns = tuple[Array, ArrayLike, ArrayLike, Array, ArrayLike, Array, Array]
 
 
-def _append_crossings(components: Components, some: list[_Columns], brackets: Brackets) -> Brackets:
+def _append_crossings(
+    components: Components, some: list[_BracketColumns], brackets: Brackets
+) -> Brackets:
     """Append crossings, each of shape (n, C), those that are wanted."""
 
     def append_columns() -> Brackets:
@@ -326,7 +328,7 @@ def _append_crossings(components: Components, some: list[_Columns], brackets: Br
 
 def _changes_of_sign(
     components: Components, signs: Array, changed: Array, times: Array, values: Array
-) -> _Columns:
+) -> _BracketColumns:
     """Return the changes of sign between neighbouring nodes."""
     counts, none = changed & components.directions.is_counted(signs[1:]), jnp.zeros((), times.dtype)
     return counts, times[:-1, None], times[1:, None], signs[1:], none, values[:-1], values[1:]
@@ -340,7 +342,7 @@ def _pass_dips(
     changed: Array,
     values: Array,
     times: Array,
-) -> tuple[_Columns, _SearchState]:
+) -> tuple[_BracketColumns, _SearchState]:
     """Return the dips into the error and out of it again that this part ends, and those it goes on.
 
     **Returns:** crossings, and the state with what is known of the dips that are left.
