@@ -32,6 +32,7 @@ def linearization_summary(found: Any) -> Summary:
     return Summary(f"Linearization of {format_count(found.open_counts.units, 'unit')}", rows)
 
 
+AnyArray = Array | np.ndarray
 CONVENTIONS = ("open", "closed")
 
 
@@ -265,9 +266,9 @@ def _count_gates(log: EventLog, channel: int, k: int, lowest: int) -> UnitCounts
     initial = xp.asarray(log.initial)[start:stop].reshape(units, samples) >= lowest
     first = xp.append(xp.sum(initial, axis=1, dtype=int), 0)
     # Samples of the event's unit that are on after the event.
-    number = first[unit] + _running_sums_in_groups(unit, change)
+    number = first[unit] + _cumulative_sums_in_groups(unit, change)
 
-    def count_units_where(holds: Any) -> Array:
+    def count_units_where(holds: Any) -> AnyArray:
         moved = holds(number).astype(int) - holds(number - change).astype(int)
         moved = xp.cumsum(xp.where(mine, moved, 0))
         return xp.append(xp.zeros(1, moved.dtype), moved) + xp.sum(holds(first[:-1]), dtype=int)
@@ -286,7 +287,7 @@ def _count_units(log: EventLog, bottom: int, top: int, lowest: int) -> UnitCount
     (units,) = log.channels[bottom].shape
     channel, change = xp.asarray(log.channel), _change_per_event(log, lowest)
 
-    def count_units_of(which: int) -> Array:
+    def count_units_of(which: int) -> AnyArray:
         start, stop = log.offsets[which : which + 2]
         first = xp.sum(xp.asarray(log.initial)[start:stop] >= lowest, dtype=int)
         moved = xp.cumsum(xp.where(channel == which, change, 0))
@@ -295,7 +296,7 @@ def _count_units(log: EventLog, bottom: int, top: int, lowest: int) -> UnitCount
     return _unit_counts(log, count_units_of(bottom), units - count_units_of(top), units)
 
 
-def _change_per_event(log: EventLog, lowest: int) -> Array:
+def _change_per_event(log: EventLog, lowest: int) -> AnyArray:
     """Return +1 where a component comes on, -1 where it goes off, else 0, in the padding too."""
     xp = _array_module(log)
     old, new = xp.asarray(log.old), xp.asarray(log.new)
@@ -303,8 +304,8 @@ def _change_per_event(log: EventLog, lowest: int) -> Array:
     return xp.where(xp.isfinite(xp.asarray(log.time)), change, 0)
 
 
-def _running_sums_in_groups(group: Array, change: Array) -> Array:
-    """Return running sums of the changes, one for each group."""
+def _cumulative_sums_in_groups(group: AnyArray, change: AnyArray) -> AnyArray:
+    """Return cumulative sums of the changes, one for each group."""
     xp = _array_module((group, change))
     order = xp.argsort(group, stable=True)
     group, change = group[order], change[order]
@@ -314,7 +315,7 @@ def _running_sums_in_groups(group: Array, change: Array) -> Array:
     return found[xp.argsort(order)]
 
 
-def _unit_counts(log: EventLog, on: Array, off: Array, units: int) -> UnitCounts:
+def _unit_counts(log: EventLog, on: AnyArray, off: AnyArray, units: int) -> UnitCounts:
     """Put counts at t = 0 and after every event together with their times."""
     xp = _array_module(log)
     zero = xp.zeros(1, log.time.dtype)
