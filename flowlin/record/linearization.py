@@ -320,6 +320,5 @@ def _unit_counts(log: EventLog, on: AnyArray, off: AnyArray, units: int) -> Unit
     xp = _array_module(log)
     zero = xp.zeros(1, log.time.dtype)
     times, halves = (xp.append(zero, xp.asarray(a)) for a in (log.time, log.uncertainty))
-    return UnitCounts(
-        *(a if xp is jnp else jax.device_put(a) for a in (times, halves, on, off)), units=units
-    )
+    to_array = jnp.asarray if xp is jnp else jax.device_put
+    return UnitCounts(*(to_array(a) for a in (times, halves, on, off)), units=units)
