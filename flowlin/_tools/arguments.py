@@ -400,7 +400,7 @@ def float_array(name: str, value: Any, exact: bool = False) -> jax.Array:
     if not jnp.issubdtype(dtype, jnp.bool_):
         value = real_array(name, value)
     if dtype in (jnp.float32, jnp.float64):
-        return jnp.asarray(value)
+        return jax.device_put(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
     if exact and jnp.issubdtype(dtype, jnp.floating):
         raise argument_error(name, "of float32 or float64", value, "runs need one of the two")
     return jnp.asarray(value).astype(jnp.result_type(float))

@@ -41,15 +41,19 @@ def is_traced(tree: PyTree) -> bool:
 def as_float_array(value: Any) -> Array:
     """Return `value` as a floating-point array; integers and booleans take JAX's default float."""
     array = jnp.asarray(value)
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        array = array.astype(jnp.result_type(float))
-    return array
+    return array.astype(float_dtype(array))
+
+
+def float_dtype(value: ArrayLike) -> Any:
+    """Return the dtype of a number as floating point; not of a float takes JAX's default one."""
+    dtype = jnp.result_type(value)
+    return dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.result_type(float)
 
 
 def as_dtype(number: Numbers, dtype: DTypeLike) -> Array:
-    """Return `jnp.asarray(number, dtype)`, at half the cost for what is no array yet."""
+    """Return `jnp.asarray(number, dtype)`; of what is no array yet, without a program for it."""
     array = isinstance(number, jax.Array)
-    return jnp.asarray(number, dtype) if array else jnp.asarray(np.asarray(number, dtype))
+    return jnp.asarray(number, dtype) if array else jax.device_put(np.asarray(number, dtype))
 
 
 def widest_dtype(*arrays: Array) -> Any:

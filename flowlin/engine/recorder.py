@@ -24,7 +24,7 @@ from flowlin.engine.solvers.wrapped import Explicit, Wrapped, is_explicit
 from flowlin.events.crossings import StepCrossings, promise_of_watch
 from flowlin.events.path import StepPath, dense_degree
 from flowlin.events.search import Brackets
-from flowlin.events.watch import AbstractWatched, Observer
+from flowlin.events.watch import AbstractWatched, Observer, OrderStatistic
 from flowlin.record.buffer import EventBuffer
 from flowlin.record.event_log import CERTIFIED, Channel, EventLog, Unresolved
 
@@ -111,6 +111,14 @@ class RecorderState(eqx.Module):
     stop_state: Parameters | None  # the state at the terminating event; None if none can happen
 
 
+class _SearchedStep(NamedTuple):
+    """A step, the crossings that were bracketed in it, and the watched values (C,) at its end."""
+
+    step: StepCrossings
+    brackets: Brackets
+    end_values: Array
+
+
 class _LocatedRoot(NamedTuple):
     """A crossing as far as it is located.
 
@@ -190,7 +198,8 @@ class Recorder(Wrapped[RecorderState]):
         found, values = step.find_crossings(found)
         log_and_end = solver_state.log, solver_state.stop_time
         state_by_step = self._second_step(terms, t0, t1, y0, args, dense)
-        log, end, path = self._log_crossings(step, found, log_and_end, state_by_step)
+        searched = _SearchedStep(step, found, values)
+        log, end, path = self._log_crossings(searched, log_and_end, state_by_step)
 
         stopped = None
         if solver_state.stop_state is not None:
@@ -225,8 +234,7 @@ class Recorder(Wrapped[RecorderState]):
 
     def _log_crossings(
         self,
-        step: StepCrossings,
-        brackets: Brackets,
+        searched: _SearchedStep,
         log_and_end: tuple[EventBuffer, Array],
         state_by_step: Callable[[Array], Parameters] | None,
     ) -> tuple[EventBuffer, Array, StepPath]:
@@ -235,13 +243,13 @@ class Recorder(Wrapped[RecorderState]):
         **Returns:** the log, the time of the first terminating event, else inf, and the path
         through the state there.
         """
-        terminating = self.observer.ends_run
+        step, brackets, terminating = searched.step, searched.brackets, self.observer.ends_run
         ends = any(watch.terminate for watch in self.observer.watches)
         none = jax.tree.map(jnp.zeros_like, step.path.start) if ends and state_by_step else None
 
         def log_one(carry):
             k, log, end, offset = carry
-            found = self._locate_crossing(step, brackets, k, state_by_step)
+            found = self._locate_crossing(searched, k, state_by_step)
             component, rising = brackets.marks[k]
             side = jnp.where(rising > 0, 1, -1)[None]
             log = log.append(found.time, found.uncertainty, component[None], -side, side)
@@ -261,8 +269,7 @@ class Recorder(Wrapped[RecorderState]):
 
     def _locate_crossing(
         self,
-        step: StepCrossings,
-        brackets: Brackets,
+        searched: _SearchedStep,
         k: Array,
         state_by_step: Callable[[Array], Parameters] | None,
     ) -> "_LocatedRoot":
@@ -273,11 +280,11 @@ class Recorder(Wrapped[RecorderState]):
         the path, and Newton's method twice finds the root on the moved one. In a loop, so that
         the watched functions are compiled once.
         """
-        path, low = step.path, brackets.spans[k, 0]
+        path, low = searched.step.path, searched.brackets.spans[k, 0]
         start = jax.tree.map(jnp.zeros_like, None if state_by_step is None else path.start)
         found = _LocatedRoot(low, jnp.zeros_like(low), jnp.zeros_like(low), low, start)
         if state_by_step is None:
-            return self._improve_crossing(path, step, brackets, k, found, jnp.zeros((), int))
+            return self._improve_crossing(path, searched, k, found, jnp.zeros((), int))
 
         def improve_once(found: _LocatedRoot, number: Array) -> tuple[_LocatedRoot, None]:
             def second_step() -> Parameters:
@@ -287,15 +294,14 @@ class Recorder(Wrapped[RecorderState]):
             offset = lax.cond(number == 1, second_step, lambda: found.offset)
             moved = path.with_offset(offset)
             at_offset = found._replace(offset=offset)
-            return self._improve_crossing(moved, step, brackets, k, at_offset, number), None
+            return self._improve_crossing(moved, searched, k, at_offset, number), None
 
         return lax.scan(improve_once, found, jnp.arange(ROUNDS))[0]
 
     def _improve_crossing(
         self,
         path: StepPath,
-        step: StepCrossings,
-        brackets: Brackets,
+        searched: _SearchedStep,
         k: Array,
         found: "_LocatedRoot",
         number: Array,
@@ -304,12 +310,13 @@ class Recorder(Wrapped[RecorderState]):
 
         Derivatives are those of the last round.
         """
-        y1, error = step.end_parameters, step.error
+        (step, brackets, end_values), error = searched, searched.step.error
         still, network = lax.stop_gradient(path), self.observer.network
-        low, high, spread = brackets.spans[k]
+        low, high, spread, *at_bracket = brackets.spans[k]
+        at_bracket = at_bracket[0].astype(network.dtype), at_bracket[1].astype(network.dtype)
         component, rising = brackets.marks[k]
-        ends = jnp.stack([still.t0, still.t1]).astype(low.dtype)
-        length = ends[1] - ends[0]
+        seen = lax.stop_gradient(jnp.stack([step.start_values, end_values])[:, component])
+        length = (still.t1 - still.t0).astype(low.dtype)
         rounding = 16 * jnp.finfo(low.dtype).eps
         tolerance = 1e-12 * length + 4 * jnp.finfo(low.dtype).eps * jnp.abs(high)
         first, before, rough = number == 0, *lax.stop_gradient((found.time, found.rough))
@@ -318,9 +325,10 @@ class Recorder(Wrapped[RecorderState]):
 
         def find_root(watched: AbstractWatched, k: Array) -> tuple[Array, Array, Array]:
             value = _cast_values(network.dtype, watched.function_of_time(network, still, k))
-            # XLA compiles `value` at every place that calls it: one loop for all four times.
-            known = lax.map(value, jnp.stack([since, until, *ends]))
-            bracket = bracket_root(value, since, until, rising > 0, tolerance, known[:2])
+            # Of order statistics only the sign of what is watched is their own.
+            apart = isinstance(watched, OrderStatistic)
+            at_ends = lax.map(value, jnp.stack([still.t0, still.t1])) if apart else seen
+            bracket = bracket_root(value, since, until, rising > 0, tolerance, at_bracket)
             middle = lax.stop_gradient((bracket[0] + bracket[1]) / 2)
             moving = _cast_values(network.dtype, watched.function_of_time(network, path, k))
             g, slope = jax.jvp(moving, (middle,), (jnp.ones_like(middle),))
@@ -334,11 +342,11 @@ class Recorder(Wrapped[RecorderState]):
             shift = jnp.zeros_like(time)
             if error is not None:
                 # The error is that of the step's end; its effect there stands for all of the step.
-                there = lax.stop_gradient(jax.tree.map(jnp.add, y1, error))
+                there = lax.stop_gradient(jax.tree.map(jnp.add, step.end_parameters, error))
                 later = watched.component(network.with_parameters(there), k).astype(g.dtype)
-                off = jnp.abs(later - known[3])
+                off = jnp.abs(later - at_ends[1])
                 # A value that is within its error all step long may cross at any time.
-                noise = jnp.max(jnp.abs(known[2:])) <= NOISE_FACTOR * (
+                noise = jnp.max(jnp.abs(at_ends)) <= NOISE_FACTOR * (
                     off + rounding * watched.level_scale
                 )
                 # At a flat root the quotient says nothing, but that the root is in this step.

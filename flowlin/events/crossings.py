@@ -1,5 +1,7 @@
 """Find the crossings of all watches within one step of a solver."""
 
+import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,7 +20,14 @@ from flowlin.events.order_statistics import (
     order_statistic_crossings,
 )
 from flowlin.events.path import StepPath
-from flowlin.events.search import Brackets, Components, Directions, first_pass, search_crossings
+from flowlin.events.search import (
+    Brackets,
+    Components,
+    Directions,
+    StepEnd,
+    first_pass,
+    search_crossings,
+)
 from flowlin.events.watch import LevelDifference, Observer, OrderStatistic, Watch
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import AbstractNetwork
@@ -26,7 +35,7 @@ from flowlin.record.event_log import BISECTED, CERTIFIED, SAMPLED
 
 # ---- The plan by which each watched function is searched within a step.
 
-FEWEST_NODES = 5  # nodes per step, both ends included, of everything that is not monotone
+FEWEST_NODES = 5  # per step, or part of one, both ends included, of all that is not monotone
 
 
 def promise_of_watch(watch: Watch, network: AbstractModel, dense_degree: int | None) -> str:
@@ -76,11 +85,11 @@ class SearchPlan(NamedTuple):
 
     - `ends`: monotone functions, whose signs at the step's ends tell all.
     - `counted`: order statistics of polynomials, in groups of the same polynomials.
-    - `exact`: polynomials that are sampled together with others.
+    - `exact`: polynomials that are sampled together.
     - `apart`: polynomials that are sampled by themselves, by the number of nodes that it takes.
     - `calm`: functions that move no faster than the run itself, see `NEAR`.
     - `smooth`: all others, which need not be smooth.
-    - `points`: nodes at which `exact` and `smooth` are sampled.
+    - `points`: nodes at which `exact` are sampled.
     """
 
     monotone: list[int]
@@ -115,12 +124,11 @@ class SearchPlan(NamedTuple):
                 points = max(points, degree + 1)
             else:
                 apart.setdefault(degree + 1, []).append(i)
+        calm, smooth = (
+            list(itertools.chain(*_groups_of_one_quantity(observer, some)))
+            for some in (calm, smooth)
+        )
         return SearchPlan(ends, list(groups.values()), exact, apart, calm, smooth, points)
-
-    @property
-    def at_common_nodes(self) -> list[int]:
-        """Return the watches that are sampled at the plan's own nodes, in one loop over times."""
-        return sorted(self.exact + self.non_polynomial)
 
     @property
     def polynomial_groups(self) -> list[tuple[int, list[int]]]:
@@ -128,13 +136,21 @@ class SearchPlan(NamedTuple):
         return [(self.node_count, self.exact)][: len(self.exact)] + list(self.by_node_count.items())
 
 
+def _groups_of_one_quantity(observer: Observer, which: list[int]) -> list[list[int]]:
+    """Put watches together that compare one quantity with their levels; the others stay alone."""
+    groups: dict[Any, list[int]] = {}
+    for i in which:
+        quantity = getattr(observer.watches[i].function, "quantity", None)
+        groups.setdefault(i if quantity is None else quantity, []).append(i)
+    return list(groups.values())
+
+
 # A calm function is sampled within a step only if it came nearer to zero than so many times its
 # change in this step, or the change that it would make at the speed of the step before: sampling
 # may cost as much as the step, and far from its level a smooth function has no root.
 NEAR_FACTOR = 2.0
-PART_NODES = 9  # points per part of a step, where functions that are not polynomials are searched
 # How much a function may do beyond its series through the nodes: see `certify_roots`.
-FIRST_FACTOR, PART_FACTOR, EXACT_FACTOR = 100.0, 16.0, 0.0
+SAMPLED_FACTOR, EXACT_FACTOR = 100.0, 0.0
 ROUNDING_ULPS = 64.0  # machine epsilons of its watch's size that a value near zero may be rounding
 POLYNOMIAL_BATCH = 16  # polynomials that are searched together
 
@@ -166,16 +182,14 @@ class StepCrossings(eqx.Module):
     def _find_crossings(self, brackets: Brackets) -> tuple[Brackets, Array]:
         """Search group by group, each in the cheapest way that finds all its crossings."""
         plan = SearchPlan.from_observer(self.observer, self.path)
-        values = self._values_at_nodes(plan)
-        after = self._end_values(plan, values)
+        values, others = self._values_at_nodes(plan), plan.non_polynomial
+        brackets, ends = (
+            self._non_polynomial_crossings(others, brackets) if others else (brackets, {})
+        )
+        after = self._end_values(plan, values, ends)
         brackets = self._monotone_crossings(plan.monotone, after, brackets)
         for count, which in plan.polynomial_groups:
             brackets = self._polynomial_crossings(count, which, values, after, brackets)
-        if plan.non_polynomial:
-            table = jnp.concatenate([values[i] for i in plan.non_polynomial], axis=1)
-            brackets = self._non_polynomial_crossings(
-                plan.non_polynomial, plan.node_count, table, after, brackets
-            )
         brackets = self._slow_crossings(plan.slow, after, brackets)
         for group in plan.order_statistics:
             brackets = self._unit_crossings(group, values[group[0]], after, brackets)
@@ -186,7 +200,7 @@ class StepCrossings(eqx.Module):
 
         A group of order statistics has the preactivations (H, P) at the end, under its first watch.
         """
-        watches, which = self.observer.watches, plan.at_common_nodes
+        watches, which = self.observer.watches, plan.exact
         times = self._node_times(plan.node_count)
         cuts = np.cumsum([watches[i].channel.size for i in which])[:-1].tolist()
         values: dict[int, Array] = {}
@@ -225,17 +239,14 @@ class StepCrossings(eqx.Module):
         assert isinstance(function, OrderStatistic)
         return function
 
-    def _end_values(self, plan: SearchPlan, values: dict[int, Array]) -> Float[Array, " C"]:
-        """Return the watched values at the end of the step."""
+    def _end_values(
+        self, plan: SearchPlan, values: dict[int, Array], ends: dict[int, Array]
+    ) -> Float[Array, " C"]:
+        """Return all watched values at the end of the step, of which some are known by watch."""
         at_ends = plan.monotone + plan.slow
         known = self.path.quantities_at(self.path.t1, self.end_parameters) if at_ends else {}
-        ends = dict(
-            zip(
-                at_ends,
-                self.observer.watch_values(at_ends, self.end_parameters, known),
-                strict=True,
-            )
-        )
+        others = self.observer.watch_values(at_ends, self.end_parameters, known)
+        ends = ends | dict(zip(at_ends, others, strict=True))
         for group in plan.order_statistics:
             ends |= {i: self._order_statistic(i).excess_count(values[group[0]]) for i in group}
         parts = [ends[i] if i in ends else values[i][-1] for i in range(len(self.observer.watches))]
@@ -244,12 +255,12 @@ class StepCrossings(eqx.Module):
     def _search_components(
         self,
         component: np.ndarray | Array,
-        end_values: Array,
         sample: Any,
         times: Any,
         factor: float,
+        error_at: Any = None,
     ) -> Components:
-        """Return the components of these numbers as a search takes them, with errors of zero."""
+        """Return the components of these numbers as a search takes them."""
         touches = jnp.asarray(self.observer.per_component(lambda watch: watch.touches))
         component = jnp.asarray(component, jnp.int32)
         return Components(
@@ -258,8 +269,7 @@ class StepCrossings(eqx.Module):
             margin_factor=factor,
             component=component,
             above=self.start_values[component] > 0,
-            above_end=end_values[component] > 0,
-            error=jnp.zeros(component.shape, self.start_values.dtype),
+            error_at=error_at,
             touches=touches[component],
             directions=Directions(*self.observer.direction_flags).of_components(component),
         )
@@ -274,7 +284,8 @@ class StepCrossings(eqx.Module):
         above = end_values[number] > 0
         counts = Directions(*self.observer.direction_flags).of_components(number).is_counted(above)
         changed = (above != (self.start_values[number] > 0)) & counts
-        return brackets.append(changed, self.path.t0, self.path.t1, number, above)
+        values = self.start_values[number], end_values[number]
+        return brackets.append(changed, self.path.t0, self.path.t1, number, above, 0.0, values)
 
     def _polynomial_crossings(
         self,
@@ -297,8 +308,8 @@ class StepCrossings(eqx.Module):
             fractions = low + (high - low) * jnp.asarray((1 + chebyshev_nodes(count)) / 2, dtype)
             return (self.path.t0 + (self.path.t1 - self.path.t0) * fractions).astype(dtype)
 
-        them = self._search_components(number, end_values, None, node_times, EXACT_FACTOR)
-        todo, brackets = first_pass(them, table, node_times(0.0, 1.0), EXACT_FACTOR, brackets)
+        them = self._search_components(number, None, node_times, EXACT_FACTOR)
+        todo, brackets = first_pass(them, table, node_times(0.0, 1.0), brackets)
 
         def search_batch(carry):
             todo, found = carry
@@ -311,25 +322,23 @@ class StepCrossings(eqx.Module):
                 del wanted
                 return values_on_part(coefficients, low, high, count)
 
-            own = self._search_components(
-                number[chosen], end_values, sample_part, node_times, EXACT_FACTOR
-            )
-            error = (
-                self._error_effect(number[chosen])
-                + self._value_rounding(end_values)[number[chosen]]
-            )
-            own = eqx.tree_at(lambda c: c.error, own, error)
-            return todo.at[chosen].set(False), search_crossings(own, real, found)
+            own = self._search_components(number[chosen], sample_part, node_times, EXACT_FACTOR)
+            rounding = self._value_rounding(which, end_values[number])[chosen]
+            error = self._error_effect(number[chosen]) + rounding
+            end = StepEnd(end_values[number[chosen]], error)
+            return todo.at[chosen].set(False), search_crossings(own, real, end, found)[0]
 
         return lax.while_loop(lambda carry: jnp.any(carry[0]), search_batch, (todo, brackets))[1]
 
-    def _value_rounding(self, end_values: Array) -> Float[Array, " C"]:
-        """Return the part of each component's value that may be rounding, by its watch's size."""
-        starts, parts = self.observer.component_starts, []
-        for i, watch in enumerate(self.observer.watches):
-            both = jnp.stack([self.start_values, end_values])[:, starts[i] : starts[i + 1]]
+    def _value_rounding(self, which: list[int], end_values: Array) -> Float[Array, " c"]:
+        """Return the part of values of some watches that may be rounding, by their watch's size."""
+        starts, parts, begin = self.observer.component_starts, [], 0
+        for i in which:
+            watch, end = self.observer.watches[i], begin + self.observer.watches[i].channel.size
+            both = jnp.stack([self.start_values[starts[i] : starts[i + 1]], end_values[begin:end]])
             size = jnp.max(jnp.abs(both), initial=0.0) + watch.function.level_scale
             parts.append(jnp.full(watch.channel.size, size, self.start_values.dtype))
+            begin = end
         return ROUNDING_ULPS * jnp.finfo(self.start_values.dtype).eps * jnp.concatenate(parts)
 
     def _error_effect(self, component: Array) -> Array:
@@ -360,62 +369,60 @@ class StepCrossings(eqx.Module):
         far = jnp.minimum(jnp.abs(before), jnp.abs(end)) > NEAR_FACTOR * moved
 
         def search_step() -> Brackets:
-            table = lax.map(lambda t: self._values_at(t, which), self._node_times(FEWEST_NODES))
-            return self._non_polynomial_crossings(
-                which, FEWEST_NODES, table.astype(self.start_values.dtype), end_values, brackets
-            )
+            return self._non_polynomial_crossings(which, brackets)[0]
 
         return lax.cond(jnp.all(far), lambda: brackets, search_step)
 
     def _non_polynomial_crossings(
-        self, which: list[int], points: int, table: Array, end_values: Array, brackets: Brackets
-    ) -> Brackets:
-        """Add the crossings of what is no polynomial, by its values at all nodes but the first."""
-        number = self.observer.component_numbers(which)
-        table = jnp.concatenate([self.start_values[number][None], table])
+        self, which: list[int], brackets: Brackets
+    ) -> tuple[Brackets, dict[int, Array]]:
+        """Add the crossings of what is no polynomial; also return its values at the step's end.
+
+        The whole step is looked at first, then parts of it. XLA compiles the functions at every
+        place that calls them: one loop does both.
+        """
+        number, dtype = self.observer.component_numbers(which), self.start_values.dtype
+        fractions = jnp.asarray((1 + chebyshev_nodes(FEWEST_NODES)) / 2, dtype)
 
         def node_times(low, high):
-            fractions = jnp.asarray((1 + chebyshev_nodes(PART_NODES)) / 2, table.dtype)
-            return self.path.part_times(low + (high - low) * fractions).astype(table.dtype)
+            start, length = self.path.t0, self.path.t1 - self.path.t0
+            whole, parts = start + length * fractions, low + (high - low) * fractions
+            times = jnp.where(high - low < 1, self.path.part_times(parts), whole).astype(dtype)
+            return times.at[-1].set(jnp.where(high < 1, times[-1], self.path.t1))
 
         def sample_part(low, high, wanted):
-            return lax.map(
-                lambda t: self._values_where_wanted(which, wanted, t), node_times(low, high)
-            )
+            times = node_times(low, high)
+            return lax.map(lambda t: self._values_where_wanted(which, wanted, t), times)
 
-        them = self._search_components(number, end_values, sample_part, node_times, PART_FACTOR)
-        start = jnp.asarray(self.path.t0, table.dtype)[None]
-        first = jnp.concatenate([start, self._node_times(points)])
-        todo, brackets = first_pass(them, table, first, FIRST_FACTOR, brackets)
-
-        def error_effect():
+        def error_at(end_values):
+            rounding = self._value_rounding(which, end_values)
             if self.error is None:
-                return jnp.zeros(number.shape, table.dtype)
+                return rounding
             off = jax.tree.map(jnp.add, self.end_parameters, self.error)
-            return jnp.abs(self.observer.flat_values(which, off) - end_values[number])
+            return jnp.abs(self.observer.flat_values(which, off) - end_values) + rounding
 
-        moved = lax.cond(jnp.any(todo), error_effect, lambda: jnp.zeros(number.shape, table.dtype))
-        moved = moved + self._value_rounding(end_values)[number]
-        return search_crossings(eqx.tree_at(lambda c: c.error, them, moved), todo, brackets)
+        them = self._search_components(number, sample_part, node_times, SAMPLED_FACTOR, error_at)
+        unknown = StepEnd(*jnp.zeros((2, number.size), dtype))
+        brackets, end = search_crossings(them, jnp.ones(number.shape, bool), unknown, brackets)
+        cuts = np.cumsum([self.observer.watches[i].channel.size for i in which])[:-1].tolist()
+        return brackets, dict(zip(which, jnp.split(end.values, cuts), strict=True))
 
     def _values_where_wanted(self, which: list[int], wanted: Array, t: Array) -> Array:
         """Evaluate at time t the watches of which any component is wanted; others are zero."""
-        parameters = self.path(t)
+        last = t == self.path.t1
+        parameters = jax.tree.map(
+            lambda a, b: jnp.where(last, a, b), self.end_parameters, self.path(t)
+        )
         known = self.path.quantities_at(t, parameters)
-        if len(which) == 1:
+        groups = _groups_of_one_quantity(self.observer, which)
+        if len(groups) == 1:
             return self.observer.flat_values(which, parameters, known)
         values, start = [], 0
-        for i in which:
-            size = self.observer.watches[i].channel.size
-            mine = jnp.any(wanted[start : start + size])
-            none = jnp.zeros(size, self.start_values.dtype)
-            values.append(
-                lax.cond(
-                    mine,
-                    lambda i=i: self.observer.flat_values([i], parameters, known),
-                    lambda none=none: none,
-                )
-            )
+        for group in groups:
+            size = sum(self.observer.watches[i].channel.size for i in group)
+            mine, none = wanted[start : start + size], jnp.zeros(size, self.start_values.dtype)
+            found = functools.partial(self.observer.flat_values, group, parameters, known)
+            values.append(lax.cond(jnp.any(mine), found, lambda none=none: none))
             start += size
         return jnp.concatenate(values)
 

@@ -1,5 +1,6 @@
 """Search crossings of functions of time that can only be sampled."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from flowlin._tools.arrays import replace_fields
 from flowlin._tools.series import certify_roots
 from flowlin.record.event_log import Unresolved
 
@@ -81,11 +83,12 @@ class Directions(eqx.Module):
 class Brackets(eqx.Module):
     """Crossings within a step, each between two times, and stretches that stay unresolved.
 
-    - `spans`: (R, 3), the times, and an uncertainty that is known beforehand (0: it is not).
+    - `spans`: (R, 5), the times, an uncertainty that is known beforehand (0: it is not), and the
+      values at both times, or their signs where these are all that is known.
     - `marks`: (R, 2), the component, and 1 where it rises.
     """
 
-    spans: Float[Array, "R 3"]
+    spans: Float[Array, "R 5"]
     marks: Int[Array, "R 2"]
     count: Int[Array, ""]
     unresolved: Unresolved
@@ -94,7 +97,7 @@ class Brackets(eqx.Module):
     def empty(components: int, doubts: Unresolved) -> "Brackets":
         """Return room for the crossings of one step, none entered yet."""
         room = components + SPARE_CROSSINGS
-        spans, marks = jnp.zeros((room, 3), doubts.start.dtype), jnp.zeros((room, 2), jnp.int32)
+        spans, marks = jnp.zeros((room, 5), doubts.start.dtype), jnp.zeros((room, 2), jnp.int32)
         return Brackets(spans, marks, jnp.zeros((), jnp.int32), doubts)
 
     @property
@@ -108,10 +111,13 @@ class Brackets(eqx.Module):
         low: ArrayLike,
         high: ArrayLike,
         component: ArrayLike,
-        rising: ArrayLike,
+        rising: Array,
         uncertainty: ArrayLike = 0.0,
+        values: tuple[Array, Array] | None = None,
     ) -> "Brackets":
         """Append the crossings that are `wanted`; the other arguments broadcast to its shape."""
+        sign = jnp.where(rising, 1.0, -1.0)
+        at_low, at_high = (-sign, sign) if values is None else values
         flat = wanted.ravel()
         at = jnp.where(flat, self.count + jnp.cumsum(flat, dtype=jnp.int32) - 1, self.capacity)
 
@@ -123,7 +129,7 @@ class Brackets(eqx.Module):
             return table.at[at].set(jnp.stack(rows, axis=1), mode="drop")
 
         return Brackets(
-            append_rows(self.spans, low, high, uncertainty),
+            append_rows(self.spans, low, high, uncertainty, at_low, at_high),
             append_rows(self.marks, component, rising),
             self.count + jnp.sum(flat, dtype=jnp.int32),
             self.unresolved,
@@ -156,8 +162,9 @@ class Components(eqx.Module):
       returns the values (n, C) at the part's nodes; those that are not wanted may be anything.
     - `times`: the times at the nodes of a part.
     - `number`: (C,), which component of all each is.
-    - `above`, `above_end`: (C,), whether positive at the step's start and end.
-    - `error`: (C,), below which a value is not known to differ from zero.
+    - `above`: (C,), whether positive at the step's start.
+    - `error_at`: function of the values (C,) at the step's end that returns their error (C,), which
+      is called where a look at the whole step does not do; None where the end is known beforehand.
     - `touches`: (C,), whether a dip that stays within the error counts as a pair of crossings.
     - `directions`: which crossings count.
     """
@@ -167,10 +174,20 @@ class Components(eqx.Module):
     margin_factor: float  # see `certify_roots`
     component: Int[Array, " C"]
     above: Bool[Array, " C"]
-    above_end: Bool[Array, " C"]
-    error: Float[Array, " C"]
+    error_at: Callable[[Array], Float[Array, " C"]] | None
     touches: Bool[Array, " C"]
     directions: Directions
+
+
+class StepEnd(eqx.Module):
+    """Hold what is known of components at a step's end.
+
+    - `values`: (C,).
+    - `error`: (C,), below which a value is not known to differ from zero.
+    """
+
+    values: Float[Array, " C"]
+    error: Float[Array, " C"]
 
 
 class _SearchState(eqx.Module):
@@ -182,6 +199,7 @@ class _SearchState(eqx.Module):
       is not; -inf: it was so from the start, or changed sign there), its least size there, and the
       time of that.
     - `parts`: the number of parts searched.
+    - `end`: what is known of the step's end.
     """
 
     part: StepPart
@@ -191,13 +209,14 @@ class _SearchState(eqx.Module):
     least_size: Float[Array, " C"]
     least_time: Float[Array, " C"]
     part_count: Int[Array, ""]
+    end: StepEnd
     brackets: Brackets
 
 
 def search_crossings(
-    components: Components, todo: Bool[Array, " C"], brackets: Brackets
-) -> Brackets:
-    """Add the crossings of the components that are `todo`.
+    components: Components, todo: Bool[Array, " C"], end: StepEnd, brackets: Brackets
+) -> tuple[Brackets, StepEnd]:
+    """Add the crossings of the components that are `todo`, looking at the whole step first.
 
     A part is done for a component that certainly has no root in it, or one; the others go on
     with its halves. Values that stay within the error are done as well: they cross if they come
@@ -205,8 +224,10 @@ def search_crossings(
     as a pair of crossings at its least value, with an uncertainty. At the last level a jump is a
     crossing; several changes of sign there, or what is left when `PARTS` are used up, are doubts.
     So is all that is NaN, which has no side: nothing crosses on the way into it or out of it.
+
+    **Returns:** the brackets, and what is known of the step's end.
     """
-    dtype, far = components.error.dtype, jnp.full(todo.shape, jnp.inf, components.error.dtype)
+    dtype, far = end.values.dtype, jnp.full_like(end.values, jnp.inf)
     start = _SearchState(
         part=StepPart.whole_step(),
         done_until=jnp.where(todo, 0.0, 1.0).astype(dtype),
@@ -215,25 +236,30 @@ def search_crossings(
         least_size=far,
         least_time=far,
         part_count=jnp.zeros((), jnp.int32),
+        end=end,
         brackets=brackets,
     )
 
     def is_unfinished(search: _SearchState) -> Array:
         return search.part.is_inside & jnp.any(search.done_until < 1)
 
-    return lax.while_loop(is_unfinished, lambda s: _search_part(components, s), start).brackets
+    found = lax.while_loop(is_unfinished, lambda s: _search_part(components, s), start)
+    return found.brackets, found.end
 
 
 def _search_part(components: Components, search: _SearchState) -> _SearchState:
     """Search one part further."""
-    dtype = components.error.dtype
+    end, dtype = search.end, search.end.values.dtype
     low, high = search.part.part_ends(dtype)
     wanted = search.done_until <= low
     assert components.sample is not None
     values, times = components.sample(low, high, wanted), components.times(low, high)
+    whole = search.part_count == 0
+    if components.error_at is not None:
+        end = replace_fields(end, values=jnp.where(whole, values[-1], end.values))
     clear, single, rough = certify_roots(values, components.margin_factor)
     size = jnp.max(jnp.abs(values), axis=0)
-    quiet = (size <= components.error) & ~clear & ~single
+    quiet = (size <= end.error) & ~clear & ~single
     lost = jnp.isnan(values)
     fine = clear | single | quiet | jnp.all(lost, axis=0)
     level, parts = search.part.level, search.part_count + 1
@@ -241,7 +267,7 @@ def _search_part(components: Components, search: _SearchState) -> _SearchState:
     done = wanted & (fine | last)
 
     signs = (values > 0).at[0].set(search.above)
-    signs = signs.at[-1].set(jnp.where(high >= 1, components.above_end, signs[-1]))
+    signs = signs.at[-1].set(jnp.where(high >= 1, end.values > 0, signs[-1]))
     signs = jnp.where(quiet[None], _with_one_change(signs), signs)
     changed = (signs[1:] != signs[:-1]) & ~lost[1:] & ~lost[:-1] & done[None]
     several = jnp.sum(changed, axis=0) > 1
@@ -249,19 +275,26 @@ def _search_part(components: Components, search: _SearchState) -> _SearchState:
         quiet & rough & (components.margin_factor > 0)
     )
     unsure = done & (unsure | jnp.any(lost, axis=0))
-    moved = _append_changes(components, search.brackets, signs, changed, times)
-    moved = moved.append_unresolved(unsure, times[0], times[-1], components.component)
-    search = eqx.tree_at(lambda s: s.brackets, search, moved)
-    search = _append_dips(components, search, done, quiet, jnp.any(changed, axis=0), values, times)
+    rows = _changes_of_sign(components, signs, changed, times, values)
+    dips, search = _pass_dips(
+        components, search, done, quiet, jnp.any(changed, axis=0), values, times
+    )
+    brackets = _append_crossings(components, [rows, dips], search.brackets)
+    brackets = brackets.append_unresolved(unsure, times[0], times[-1], components.component)
+    left = jnp.any(wanted & ~done)
+    if components.error_at is not None:
+        error = lax.cond(whole & left, components.error_at, lambda values: end.error, end.values)
+        end = replace_fields(end, error=error)
     return _SearchState(
-        part=search.part.next_part(jnp.any(wanted & ~done)),
+        part=search.part.next_part(left),
         done_until=jnp.where(done, high, search.done_until),
         above=jnp.where(done, signs[-1], search.above),
         quiet_since=search.quiet_since,
         least_size=search.least_size,
         least_time=search.least_time,
         part_count=parts,
-        brackets=search.brackets,
+        end=end,
+        brackets=brackets,
     )
 
 
@@ -271,25 +304,37 @@ def _with_one_change(signs: Bool[Array, "n C"]) -> Bool[Array, "n C"]:
     return jnp.where(left & (signs[-1:] != signs[:1]), signs[-1:], signs[:1])
 
 
-def _append_changes(
-    components: Components,
-    brackets: Brackets,
-    signs: Array,
-    changed: Array,
-    times: Array,
-) -> Brackets:
-    """Append the changes of sign between neighbouring nodes."""
-    counts = changed & components.directions.is_counted(signs[1:])
+# Crossings as columns of `Brackets.append`: wanted, low, high, rising, uncertainty, both values.
+_BracketColumns = tuple[Array, ArrayLike, ArrayLike, Array, ArrayLike, Array, Array]
 
-    def append_brackets() -> Brackets:
+
+def _append_crossings(
+    components: Components, some: list[_BracketColumns], brackets: Brackets
+) -> Brackets:
+    """Append crossings, each of shape (n, C), those that are wanted."""
+
+    def append_columns() -> Brackets:
+        tables = [[jnp.broadcast_to(c, columns[0].shape) for c in columns] for columns in some]
+        wanted, low, high, rising, uncertainty, *values = (
+            jnp.concatenate(column) for column in zip(*tables, strict=True)
+        )
         return brackets.append(
-            counts, times[:-1, None], times[1:, None], components.component, signs[1:]
+            wanted, low, high, components.component, rising, uncertainty, (values[0], values[1])
         )
 
-    return lax.cond(jnp.any(counts), append_brackets, lambda: brackets)
+    some_wanted = functools.reduce(jnp.logical_or, [jnp.any(columns[0]) for columns in some])
+    return lax.cond(some_wanted, append_columns, lambda: brackets)
 
 
-def _append_dips(
+def _changes_of_sign(
+    components: Components, signs: Array, changed: Array, times: Array, values: Array
+) -> _BracketColumns:
+    """Return the changes of sign between neighbouring nodes."""
+    counts, none = changed & components.directions.is_counted(signs[1:]), jnp.zeros((), times.dtype)
+    return counts, times[:-1, None], times[1:, None], signs[1:], none, values[:-1], values[1:]
+
+
+def _pass_dips(
     components: Components,
     search: _SearchState,
     done: Array,
@@ -297,35 +342,29 @@ def _append_dips(
     changed: Array,
     values: Array,
     times: Array,
-) -> _SearchState:
-    """Append the dips into the error and out of it again that this part ends."""
+) -> tuple[_BracketColumns, _SearchState]:
+    """Return the dips into the error and out of it again that this part ends, and those it goes on.
+
+    **Returns:** crossings, and the state with what is known of the dips that are left.
+    """
     quiet, leaves = done & quiet, done & ~quiet
     touched = leaves & jnp.isfinite(search.quiet_since) & components.touches
-
-    def append_pairs() -> Brackets:
-        rising = jnp.stack([~search.above, search.above])
-        half = (times[0] - search.quiet_since) / 2
-        wanted = touched[None] & components.directions.is_counted(rising)
-        return search.brackets.append(
-            wanted, search.least_time, search.least_time, components.component, rising, half
-        )
-
-    found = lax.cond(jnp.any(touched), append_pairs, lambda: search.brackets)
+    rising = jnp.stack([~search.above, search.above])
+    half = (times[0] - search.quiet_since) / 2
+    wanted = touched[None] & components.directions.is_counted(rising)
+    sizes = search.least_size, search.least_size
+    dips = wanted, search.least_time, search.least_time, rising, half, *sizes
     never = changed | (search.part.index == 0)
     entered = jnp.where(jnp.isposinf(search.quiet_since), times[0], search.quiet_since)
     since = jnp.where(quiet, jnp.where(never, -jnp.inf, entered), search.quiet_since)
     deepest_yet = jnp.min(jnp.abs(values), axis=0)
     lower = quiet & (deepest_yet < search.least_size)
     here = times[jnp.argmin(jnp.abs(values), axis=0)]
-    return _SearchState(
-        part=search.part,
-        done_until=search.done_until,
-        above=search.above,
+    return dips, replace_fields(
+        search,
         quiet_since=jnp.where(leaves, jnp.inf, since),
         least_size=jnp.where(leaves, jnp.inf, jnp.where(lower, deepest_yet, search.least_size)),
         least_time=jnp.where(lower, here, search.least_time),
-        part_count=search.part_count,
-        brackets=found,
     )
 
 
@@ -333,15 +372,15 @@ def first_pass(
     components: Components,
     values: Float[Array, "n C"],
     times: Float[Array, " n"],
-    factor: float,
     brackets: Brackets,
 ) -> tuple[Bool[Array, " C"], Brackets]:
-    """Search the whole step in one pass.
+    """Search the whole step in one pass, by values at its nodes.
 
     **Returns:** which components it leaves to do, and the crossings with those of the others.
     """
-    clear, single, _ = certify_roots(values, factor)
+    clear, single, _ = certify_roots(values, components.margin_factor)
     fine = clear | single
-    signs = (values > 0).at[0].set(components.above).at[-1].set(components.above_end)
+    signs = (values > 0).at[0].set(components.above)
     changed = (signs[1:] != signs[:-1]) & fine[None]
-    return ~fine, _append_changes(components, brackets, signs, changed, times)
+    rows = _changes_of_sign(components, signs, changed, times, values)
+    return ~fine, _append_crossings(components, [rows], brackets)

@@ -288,8 +288,8 @@ class EventLog(eqx.Module):
         else:  # By NumPy, which takes microseconds.
             times = np.full(size, np.inf, self.time.dtype)
             np.minimum.at(times, np.asarray(self.component), np.asarray(self.time))
-        own = times[self.offsets[k] : self.offsets[k + 1]]
-        return jnp.asarray(own.reshape(self.channels[k].shape))
+        own = times[self.offsets[k] : self.offsets[k + 1]].reshape(self.channels[k].shape)
+        return jnp.asarray(own) if is_traced(own) else jax.device_put(own)
 
     @checked(mask=None)
     def where(self, mask: Bool[Array, " K"]) -> "EventLog":

@@ -11,13 +11,12 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from flowlin._tools.arguments import boolean, checked
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import as_dtype, is_traced
 from flowlin._tools.files import saveable
-from flowlin._tools.numerics import jit_by_array
 from flowlin._tools.printing import Summary, concrete_array, format_count, format_number, print_by
 from flowlin._tools.warn import warn_user
 from flowlin.record.event_log import EventLog
-from flowlin.record.event_log_summary import mask_of_determined, number_with_error
+from flowlin.record.event_log_summary import number_with_error
 
 
 def linearization_time_summary(found: Any) -> Summary:
@@ -33,6 +32,7 @@ def linearization_summary(found: Any) -> Summary:
     return Summary(f"Linearization of {format_count(found.open_counts.units, 'unit')}", rows)
 
 
+AnyArray = Array | np.ndarray
 CONVENTIONS = ("open", "closed")
 
 
@@ -141,24 +141,34 @@ def linearization_time(
     counts: UnitCounts, end: Array, determined_until: ArrayLike = math.inf
 ) -> LinearizationTime:
     """Find the first time of the maximal always-on count before `end`."""
-    real = jnp.isfinite(counts.time)
-    on = jnp.where(real, counts.on, -1)
-    best = jnp.argmax(on)  # the first of equals
-    changed = real & (jnp.arange(on.shape[0]) > best) & (on != on[best])
-    after = jnp.where(jnp.any(changed), counts.time[jnp.argmax(changed)], end)
-    time, half = counts.time[best], counts.uncertainty[best]
-    bracket = jnp.stack([jnp.maximum(time - half, 0.0), jnp.minimum(time + half, end)])
-    # The barrier hides that the number is constant: XLA would multiply by its inverse, and 3 of 5
-    # units would not be 0.6.
-    units = lax.optimization_barrier(jnp.asarray(counts.units, time.dtype))
-    fraction = on[best].astype(units.dtype) / units
-    until = jnp.asarray(determined_until, time.dtype)
-    return LinearizationTime(time, fraction, bracket, after - time, until)
+    xp = _array_module((counts, end, determined_until))
+    times, halves, on = (xp.asarray(a) for a in (counts.time, counts.uncertainty, counts.on))
+    end, units = xp.asarray(end), xp.asarray(counts.units, times.dtype)
+    if xp is jnp:
+        # The barrier hides that the number is constant: XLA would multiply by its inverse, and 3 of
+        # 5 units would not be 0.6.
+        units = lax.optimization_barrier(units)
+    real = xp.isfinite(times)
+    on = xp.where(real, on, -1)
+    best = xp.argmax(on)  # the first of equals
+    changed = real & (xp.arange(on.shape[0]) > best) & (on != on[best])
+    after = xp.where(xp.any(changed), times[xp.argmax(changed)], end)
+    time, half = times[best], halves[best]
+    bracket = xp.stack([xp.maximum(time - half, 0.0), xp.minimum(time + half, end)])
+    fraction, until = on[best].astype(units.dtype) / units, xp.asarray(determined_until, time.dtype)
+    found = (time, fraction, bracket, after - time, until)
+    return LinearizationTime(*(as_dtype(a, time.dtype) for a in found))
+
+
+def lasts_until(found: LinearizationTime, end: ArrayLike) -> bool:
+    """Tell whether a maximum later than t = 0 still holds at the end of a run."""
+    time = np.asarray(found.time)
+    return bool(time > 0 and time + np.asarray(found.lasts) >= np.asarray(end))
 
 
 def linearization_of_counts(counts: tuple[UnitCounts, UnitCounts], end: Array) -> Linearization:
     """Return t* in both conventions from the (open, closed) counts of a run until `end`."""
-    return _warn_if_lasting(_both_conventions(counts, end, math.inf), end)
+    return _warn_if_lasting(_both_conventions(counts, end), end)
 
 
 def linearization_of_log(
@@ -166,7 +176,7 @@ def linearization_of_log(
 ) -> Linearization:
     """Return t* in both conventions from a log of gates, or of unit switches at a quantile.
 
-    Nothing moves it any more where the run has `settled`.
+    Nothing moves it any more where the run has `settled`, and nothing is warned of.
 
     **Raises:** `ValueError` if the run logged neither.
     """
@@ -174,28 +184,30 @@ def linearization_of_log(
     if ("gate", (layer,)) in names:
         channel, k = names.index(("gate", (layer,))), math.floor(quantile * samples)
         log, until = _without_undetermined(log, [channel])
-        found = _both_from_gates(_pad_log(log), channel, k, end, until)
-        return found if settled else _warn_if_lasting(found, end)
-    wanted = [(unit_channel(n, quantile), (layer,)) for n in ("always_on", "always_off")]
-    if wanted[0] not in names:
-        raise ValueError(
-            f"the run recorded no gates of layer {layer} at quantile {quantile:g}: it has too "
-            "many (unit, sample) pairs to log each. Pass "
-            f"`events=(fl.UnitSwitches({quantile:g}),)` to it."
-        )
-    bottom, top = (names.index(w) for w in wanted)
-    log, until = _without_undetermined(log, [bottom, top])
-    found = _both_from_units(_pad_log(log), bottom, top, end, until)
+        counts = [_count_gates(log, channel, k, lowest) for lowest in (1, 0)]
+    else:
+        wanted = [(unit_channel(n, quantile), (layer,)) for n in ("always_on", "always_off")]
+        if wanted[0] not in names:
+            raise ValueError(
+                f"the run recorded no gates of layer {layer} at quantile {quantile:g}: it has too "
+                "many (unit, sample) pairs to log each. Pass "
+                f"`events=(fl.UnitSwitches({quantile:g}),)` to it."
+            )
+        bottom, top = (names.index(w) for w in wanted)
+        log, until = _without_undetermined(log, [bottom, top])
+        counts = [_count_units(log, bottom, top, lowest) for lowest in (1, 0)]
+    found = _both_conventions((counts[0], counts[1]), end, until)
     return found if settled else _warn_if_lasting(found, end)
 
 
 def _without_undetermined(log: EventLog, channels: list[int]) -> tuple[EventLog, Array]:
     """Return the log without events that are not determined, and when these channels' first is."""
-    determined = log.is_determined
-    if not is_traced(determined) and np.all(np.asarray(determined)):
-        return log, jnp.full((), jnp.inf, log.time.dtype)
-    mine = jnp.isin(log.channel, jnp.asarray(channels, log.channel.dtype))
-    first = jnp.min(jnp.where(mine & ~determined, log.time, jnp.inf), initial=jnp.inf)
+    determined, xp = log.is_determined, _array_module(log)
+    if xp is np and np.all(np.asarray(determined)):
+        return log, as_dtype(np.inf, log.time.dtype)
+    channel = xp.asarray(log.channel)
+    doubtful = xp.isin(channel, xp.asarray(channels, channel.dtype)) & ~xp.asarray(determined)
+    first = xp.min(xp.where(doubtful, xp.asarray(log.time), xp.inf), initial=xp.inf)
     return log.where(determined), first
 
 
@@ -204,9 +216,7 @@ def _warn_if_lasting(found: Linearization, end: Array) -> Linearization:
     if is_traced(found):
         return found
     for label, t_star in (("open", found.open), ("closed", found.closed)):
-        time, lasts, until = (
-            float(t_star.time), float(t_star.lasts), float(t_star.determined_until)
-        )  # fmt: skip
+        time, until = float(t_star.time), float(t_star.determined_until)
         if until < float(end):
             warn_user(
                 f"the {label} t* = {time:.6g} is the maximum among events that are determined, and "
@@ -214,7 +224,7 @@ def _warn_if_lasting(found: Linearization, end: Array) -> Linearization:
                 "this `rtol`, and after convergence at none.",
                 LinearizationWarning,
             )
-        elif time > 0 and time + lasts >= float(end):
+        elif lasts_until(t_star, end):
             warn_user(
                 f"the {label} always-on fraction is still at its maximum "
                 f"{float(t_star.fraction):.3g} when the run ends at t = {float(end):.6g}; t* "
@@ -224,47 +234,20 @@ def _warn_if_lasting(found: Linearization, end: Array) -> Linearization:
     return found
 
 
-def _pad_log(log: EventLog) -> EventLog:
-    """Pad a log to a power of two, so that few lengths are ever compiled."""
-    k = log.time.shape[0]
-    room = max(64, 1 << (k - 1).bit_length()) - k if k else 64
-
-    def pad_column(column: Array, value: float = 0) -> Array:
-        if is_traced(column):
-            return jnp.pad(column, (0, room), constant_values=value)
-        # By NumPy, which compiles nothing.
-        return jax.device_put(np.pad(column, (0, room), constant_values=value))
-
-    time = pad_column(log.time, math.inf)
-    return eqx.tree_at(lambda log: log.time, log.map_columns(pad_column, log.count), time)
-
-
-@jit_by_array
 def _both_conventions(
-    counts: tuple[UnitCounts, UnitCounts], end: Array, until: ArrayLike
+    counts: tuple[UnitCounts, UnitCounts], end: Array, until: ArrayLike = math.inf
 ) -> Linearization:
-    """Return t* in both conventions from their counts, in one program."""
+    """Return t* in both conventions from their counts."""
     opened, closed = (linearization_time(c, end, until) for c in counts)
     return Linearization(opened, closed, *counts)
 
 
-@jit_by_array
-def _both_from_gates(
-    log: EventLog, channel: int, k: int, end: Array, until: Array
-) -> Linearization:
-    """Return t* from gates, where a unit with at most k samples off counts as linear."""
-    return _both_conventions(
-        (_count_gates(log, channel, k, 1), _count_gates(log, channel, k, 0)), end, until
-    )
+# ---- Counts of units along a log: by NumPy, which compiles nothing, where its numbers are known.
 
 
-@jit_by_array
-def _both_from_units(
-    log: EventLog, bottom: int, top: int, end: Array, until: Array
-) -> Linearization:
-    """Return t* from switches of units: `bottom` always on, `top` always off."""
-    counts = _count_units(log, bottom, top, 1), _count_units(log, bottom, top, 0)
-    return _both_conventions(counts, end, until)
+def _array_module(arrays: Any) -> Any:
+    """Return `jax.numpy` for arrays that JAX traces, else NumPy."""
+    return jnp if is_traced(arrays) else np
 
 
 def _count_gates(log: EventLog, channel: int, k: int, lowest: int) -> UnitCounts:
@@ -272,130 +255,70 @@ def _count_gates(log: EventLog, channel: int, k: int, lowest: int) -> UnitCounts
 
     A unit is linear with at most k samples off, and off with at most k on.
     """
+    xp = _array_module(log)
     units, samples = log.channels[channel].shape
-    start = log.offsets[channel]
-    initial = log.initial[start : start + units * samples].reshape(units, samples)
-    number = jnp.sum(initial >= lowest, axis=1)
+    start, stop = log.offsets[channel : channel + 2]
+    component = xp.asarray(log.component)
+    mine = (component >= start) & (component < stop)
+    change = xp.where(mine, _change_per_event(log, lowest), 0)
+    # Events of other channels make one more group.
+    unit = xp.where(mine, (component - start) // samples, units)
+    initial = xp.asarray(log.initial)[start:stop].reshape(units, samples) >= lowest
+    first = xp.append(xp.sum(initial, axis=1, dtype=int), 0)
+    # Samples of the event's unit that are on after the event.
+    number = first[unit] + _cumulative_sums_in_groups(unit, change)
 
-    def count_event(number, event):
-        component, change = event
-        local = component - start
-        mine = (local >= 0) & (local < units * samples)
-        unit = jnp.clip(local // samples, 0, units - 1)
-        number = number.at[unit].add(jnp.where(mine, change, 0))
-        return number, (jnp.sum(number >= samples - k), jnp.sum(number <= k))
+    def count_units_where(holds: Any) -> AnyArray:
+        moved = holds(number).astype(int) - holds(number - change).astype(int)
+        moved = xp.cumsum(xp.where(mine, moved, 0))
+        return xp.append(xp.zeros(1, moved.dtype), moved) + xp.sum(holds(first[:-1]), dtype=int)
 
-    _, (on, off) = lax.scan(count_event, number, (log.component, _change_per_event(log, lowest)))
-    first = (jnp.sum(number >= samples - k), jnp.sum(number <= k))
-    return _unit_counts(log, first, (on, off), units)
+    on = count_units_where(lambda number: number >= samples - k)
+    off = count_units_where(lambda number: number <= k)
+    return _unit_counts(log, on, off, units)
 
 
 def _count_units(log: EventLog, bottom: int, top: int, lowest: int) -> UnitCounts:
-    """Count units from their switches: every event moves one unit in or out."""
-    (units,) = log.channels[bottom].shape
-    on, off = [
-        log.initial[log.offsets[c] : log.offsets[c] + units] >= lowest for c in (bottom, top)
-    ]
-    first = (jnp.sum(on), units - jnp.sum(off))
-    change = _change_per_event(log, lowest)
-    rest = (
-        first[0] + jnp.cumsum(jnp.where(log.channel == bottom, change, 0)),
-        first[1] - jnp.cumsum(jnp.where(log.channel == top, change, 0)),
-    )
-    return _unit_counts(log, first, rest, units)
+    """Count units from their switches: every event moves one unit in or out.
 
-
-def _change_per_event(log: EventLog, lowest: int) -> Array:
-    """Return +1 where a component comes on, -1 where it goes off, else 0, in the padding too."""
-    change = (log.new >= lowest).astype(int) - (log.old >= lowest).astype(int)
-    return jnp.where(jnp.isfinite(log.time), change, 0)
-
-
-def _unit_counts(log: EventLog, first, rest, units: int) -> UnitCounts:
-    """Join counts at t = 0 with those after every event."""
-    joined = [jnp.concatenate([jnp.atleast_1d(a), b]) for a, b in zip(first, rest, strict=True)]
-    zero = jnp.zeros(1, log.time.dtype)
-    return UnitCounts(
-        jnp.concatenate([zero, log.time]),
-        jnp.concatenate([zero, log.uncertainty]),
-        *joined,
-        units=units,
-    )
-
-
-# ---- t* by NumPy, for printing: nothing is compiled, and nothing warns.
-#
-# The numbers are those of `Linearization` above.
-
-
-class AlwaysOnCounts(NamedTuple):
-    """Always-on units of a hidden layer: `on` (K + 1,) from each `time` on, the first at t = 0."""
-
-    time: np.ndarray
-    uncertainty: np.ndarray
-    on: np.ndarray
-    units: int
-    determined_until: float = np.inf
-
-
-class CountMaximum(NamedTuple):
-    """t*: where the count is first at its maximum, and whether it still is when the run ends."""
-
-    time: float
-    uncertainty: float
-    fraction: float
-    lasting: bool
-    determined_until: float
-
-
-def first_maximum(counts: AlwaysOnCounts) -> CountMaximum:
-    """Return t* of the counts of a run."""
-    best = int(np.argmax(counts.on))  # the first of equals
-    time, fraction = float(counts.time[best]), float(counts.on[best] / counts.units)
-    lasting = time > 0 and bool(np.all(counts.on[best:] == counts.on[best]))
-    off = float(counts.uncertainty[best])
-    return CountMaximum(time, off, fraction, lasting, counts.determined_until)
-
-
-def counts_of_steps(counts: Any) -> AlwaysOnCounts:
-    """Return the counts of a discrete run, step by step, without padding."""
-    kept = np.isfinite(np.asarray(counts.time))
-    columns = (counts.time, counts.uncertainty, counts.on)
-    time, uncertainty, on = (np.asarray(column)[kept] for column in columns)
-    return AlwaysOnCounts(time, uncertainty, on, counts.units)
-
-
-def counts_of_channel(log: Any, channel: int, lowest: int) -> AlwaysOnCounts:
-    """Return the counts of a channel of gates (H, P), or of always-on units (H,).
-
-    A pair is on where its side is at least `lowest`: 1 open, 0 closed.
+    `bottom` and `top` are the channels of units that are always on and always off.
     """
-    shape, start = log.channels[channel].shape, log.offsets[channel]
-    stop = log.offsets[channel + 1]
-    component, determined = np.asarray(log.component), mask_of_determined(log)
-    mine = (component >= start) & (component < stop)
-    until = float(np.min(np.asarray(log.time)[mine & ~determined], initial=np.inf))
-    mine &= determined
-    columns = (log.time, log.uncertainty, log.component, log.old, log.new)
-    time, uncertainty, component, old, new = (np.asarray(column)[mine] for column in columns)
-    units, samples = (*shape, 1)[:2]
-    unit = (component - start) // samples
-    change = (new >= lowest).astype(int) - (old >= lowest)
-    initial = np.asarray(log.initial)[start:stop].reshape(units, samples) >= lowest
-    # Samples of the event's unit that are on after the event.
-    number = _sums_in_groups(unit, change) + initial.sum(axis=1)[unit]
-    gained = (number == samples).astype(int) - (number - change == samples)
-    first = int(np.sum(initial.all(axis=1)))
-    on = np.concatenate([[first], first + np.cumsum(gained)])
-    return AlwaysOnCounts(np.r_[0.0, time], np.r_[0.0, uncertainty], on, units, until)
+    xp = _array_module(log)
+    (units,) = log.channels[bottom].shape
+    channel, change = xp.asarray(log.channel), _change_per_event(log, lowest)
+
+    def count_units_of(which: int) -> AnyArray:
+        start, stop = log.offsets[which : which + 2]
+        first = xp.sum(xp.asarray(log.initial)[start:stop] >= lowest, dtype=int)
+        moved = xp.cumsum(xp.where(channel == which, change, 0))
+        return xp.append(xp.zeros(1, moved.dtype), moved) + first
+
+    return _unit_counts(log, count_units_of(bottom), units - count_units_of(top), units)
 
 
-def _sums_in_groups(group: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """Return running sums of the changes, one for each group."""
-    order = np.argsort(group, kind="stable")
+def _change_per_event(log: EventLog, lowest: int) -> AnyArray:
+    """Return +1 where a component comes on, -1 where it goes off, else 0, in the padding too."""
+    xp = _array_module(log)
+    old, new = xp.asarray(log.old), xp.asarray(log.new)
+    change = (new >= lowest).astype(int) - (old >= lowest).astype(int)
+    return xp.where(xp.isfinite(xp.asarray(log.time)), change, 0)
+
+
+def _cumulative_sums_in_groups(group: AnyArray, change: AnyArray) -> AnyArray:
+    """Return cumulative sums of the changes, one for each group."""
+    xp = _array_module((group, change))
+    order = xp.argsort(group, stable=True)
     group, change = group[order], change[order]
-    total = np.cumsum(change)
-    begins = np.searchsorted(group, group)
-    found = np.empty_like(total)
-    found[order] = total - (total - change)[begins]
-    return found
+    total = xp.cumsum(change)
+    begins = xp.searchsorted(group, group)
+    found = total - (total - change)[begins]
+    return found[xp.argsort(order)]
+
+
+def _unit_counts(log: EventLog, on: AnyArray, off: AnyArray, units: int) -> UnitCounts:
+    """Put counts at t = 0 and after every event together with their times."""
+    xp = _array_module(log)
+    zero = xp.zeros(1, log.time.dtype)
+    times, halves = (xp.append(zero, xp.asarray(a)) for a in (log.time, log.uncertainty))
+    to_array = jnp.asarray if xp is jnp else jax.device_put
+    return UnitCounts(*(to_array(a) for a in (times, halves, on, off)), units=units)

@@ -23,10 +23,10 @@ from flowlin.record.event_log_summary import (
     say_whose_error,
 )
 from flowlin.record.linearization import (
-    CountMaximum,
-    counts_of_channel,
-    counts_of_steps,
-    first_maximum,
+    LinearizationTime,
+    lasts_until,
+    linearization_of_log,
+    linearization_time,
 )
 from flowlin.record.results import RESULTS, result_is
 from flowlin.training.rules import MOVED_BY
@@ -151,12 +151,11 @@ def describe_result(flow: Any) -> str:
 
 def _t_star_lines(flow: Any) -> list[tuple[str, ...]]:
     """List t* of every hidden layer and quantile that the run recorded."""
-    return [(label, _describe_maximum(found)) for label, found in t_star_maxima(flow).items()][
-        :MOST_STARS
-    ]
+    stars = list(t_star_maxima(flow).items())[:MOST_STARS]
+    return [(label, _describe_maximum(found, flow.end)) for label, found in stars]
 
 
-def t_star_maxima(flow: Any) -> dict[str, CountMaximum]:
+def t_star_maxima(flow: Any) -> dict[str, LinearizationTime]:
     """Return t* by quantile, layer and convention; a discrete run has no conventions."""
     found, layers = {}, len(flow.model.hidden)
 
@@ -167,20 +166,24 @@ def t_star_maxima(flow: Any) -> dict[str, CountMaximum]:
         return {}
     for (layer, quantile), counts in sorted((flow.step_counts or {}).items()):
         suffix = f"({quantile:g})" if quantile else ""
-        found[t_star_label(suffix, layer)] = first_maximum(counts_of_steps(counts))
-    for k, channel in enumerate(flow.events.channels):
+        found[t_star_label(suffix, layer)] = linearization_time(counts, flow.end)
+    for channel in flow.events.channels:
         logs = re.fullmatch(r"gate|always_on(\(.*\))?", channel.name)
         if logs and channel.prefix:
             star = t_star_label(logs[1] or "", channel.prefix[0])
-            for side, lowest in (("open", 1), ("closed", 0)):
-                found[f"{star} {side}"] = first_maximum(counts_of_channel(flow.events, k, lowest))
+            quantile = float(logs[1][1:-1]) if logs[1] else 0.0
+            both = linearization_of_log(
+                flow.events, channel.prefix[0], flow.samples, quantile, flow.end, settled=True
+            )
+            found |= {f"{star} open": both.open, f"{star} closed": both.closed}
     return found
 
 
-def _describe_maximum(found: CountMaximum) -> str:
+def _describe_maximum(found: LinearizationTime, end: Any) -> str:
     """Format t*, how far it may be off, the fraction, and whether it lasts."""
-    lasting = ", still so at the end" if found.lasting else ""
+    lasting = ", still so at the end" if lasts_until(found, end) else ""
     if np.isfinite(found.determined_until):
-        lasting = f", not determined after t = {found.determined_until:.6g}"
-    time = number_with_error(found.time, found.uncertainty)
-    return f"{time} (fraction {found.fraction:.4g}{lasting})"
+        lasting = f", not determined after t = {float(found.determined_until):.6g}"
+    off = np.max(np.abs(np.asarray(found.bracket) - np.asarray(found.time)))
+    time = number_with_error(float(found.time), float(off))
+    return f"{time} (fraction {float(found.fraction):.4g}{lasting})"

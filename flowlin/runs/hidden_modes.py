@@ -19,7 +19,7 @@ from flowlin._tools.warn import warn_user
 from flowlin.engine.integrate import FlowRun
 from flowlin.events.watch import ModeStrengthDifference
 from flowlin.networks.layered import AbstractLayered
-from flowlin.record.results import is_success
+from flowlin.record.results import SUCCESSES, result_is
 from flowlin.record.trajectory import Trajectory
 from flowlin.runs.run_options import PrecisionWarning
 
@@ -46,7 +46,7 @@ def warn_hidden(run: FlowRun, flow: Trajectory) -> None:
         times = np.asarray(flow.events.first(watch.channel.name), float)
         levels = np.broadcast_to(np.asarray(watch.function.level, float), times.shape)
         times = np.where(levels > 0, times, np.nan)
-        if not bool(is_success(flow.result)):
+        if not result_is(flow.result, *SUCCESSES):
             times = np.where(np.isinf(times), NEVER, times)
         _warn_of_modes(watch.channel.name, times, levels, start, layers, network.dtype)
 

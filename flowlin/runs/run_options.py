@@ -23,7 +23,7 @@ from flowlin._tools.arguments import (
     positive_at_run_time,
     real_array,
 )
-from flowlin._tools.arrays import ENABLE_X64, Numbers, as_float_array, is_traced
+from flowlin._tools.arrays import ENABLE_X64, Numbers, float_dtype, is_traced
 from flowlin._tools.memory import require_memory
 from flowlin._tools.printing import LogProgress
 from flowlin._tools.warn import warn_user
@@ -84,7 +84,7 @@ def validate_times(t1: Any, ts: Any) -> Any:
     if np.isnan(times).any():
         raise ValueError(f"`ts` holds {np.isnan(times).sum()} NaN among {times.size} times.")
     if not is_traced(t1):
-        ulp = max(float(jnp.finfo(as_float_array(value).dtype).eps) for value in (ts[0], t1))
+        ulp = max(float(jnp.finfo(float_dtype(value)).eps) for value in (ts[0], t1))
         past = (times > float(t1)) & (times <= float(t1) * (1 + 8 * ulp))
         times = np.where(past, float(t1), times)
     if not np.all(np.diff(times) > 0):

@@ -38,7 +38,7 @@ from flowlin._tools.version import __version__
 from flowlin._tools.warn import warn_user
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.modules import as_model
-from flowlin.record.results import is_success
+from flowlin.record.results import SUCCESSES, result_is
 from flowlin.record.sweep import Sweep
 from flowlin.record.trajectory import Trajectory, trim_and_raise
 from flowlin.record.trajectory_summary import result_in_words
@@ -95,7 +95,7 @@ class Records:
             error.trajectory = flow  # pyright: ignore
             error.add_note(f"`record` was called on run {place}, the `.trajectory` of this error.")
             raise
-        found["failed"] = "" if is_success(flow.result) else result_in_words(flow)
+        found["failed"] = "" if result_is(flow.result, *SUCCESSES) else result_in_words(flow)
         if self.file is not None:
             point = self.points[place] if self.points else {}
             self.file.append_row({**point, **found, "key": key})

@@ -249,18 +249,10 @@ def _move_onto_kink(
     **Returns:** the change of time, the state there, and the uncertainty of the time.
     """
 
-    slides = jnp.any(jnp.any(first, axis=0) & (frozen.codes == SLIDING))
-
-    def first_margin(y):
-        # The margin of a pair on a side is |z|, which takes no solve for the sliding pairs.
-        return lax.cond(
-            slides,
-            lambda y: jnp.sum(jnp.where(first, flow.margins(y, frozen) + slack, 0.0)),
-            lambda y: jnp.sum(jnp.where(first[0], flow.side_distances(y, frozen) + slack[0], 0.0)),
-            y,
-        )
-
     def derivative_along(way):
+        def first_margin(y):
+            return jnp.sum(jnp.where(first, flow.margins(y, frozen) + slack, 0.0))
+
         return jax.jvp(first_margin, (y,), (way,))
 
     ways = jax.tree.map(lambda *both: jnp.stack(both), velocity, lax.stop_gradient(error))
