@@ -305,7 +305,12 @@ class Trajectory(eqx.Module):
 
     @checked(progress=progress_option)
     def confirm(
-        self, *, max_steps: int = 2**20, max_events: int = 2**16, progress: Progress = False
+        self,
+        *,
+        finer: bool = False,
+        max_steps: int = 2**20,
+        max_events: int = 2**16,
+        progress: Progress = False,
     ) -> "Trajectory":
         """Return the flow with its global errors, by a second run at a tenth of its `rtol`.
 
@@ -316,14 +321,18 @@ class Trajectory(eqx.Module):
         tenth of `rtol` is too fine for the run, the second one has ten times as much, and the
         distance counts once (`benchmarks/trust.py`).
 
-        **Arguments:** `max_steps`, `max_events`, `progress` of the second run.
+        **Arguments:**
+
+        - `finer`: whether to return the finer of the two runs in place of this one, with the same
+          distances as its errors: about ten times what it errs by itself.
+        - `max_steps`, `max_events`, `progress`: of the second run.
 
         **Raises:** `ValueError` for descents, for trajectories under `jit` or `vmap`, loaded ones,
         and those of a `stepsize_controller` other than diffrax's PID; `fl.RunError` if it fails.
         """
         if self.reference.confirmed is None or is_traced(self) or self.ts.ndim != 1:
             raise ValueError(NOT_CONFIRMABLE)
-        return self.reference.confirmed(self, max_steps, max_events, progress)
+        return self.reference.confirmed(self, finer, max_steps, max_events, progress)
 
     @checked
     def save(self, path: PathLike) -> None:

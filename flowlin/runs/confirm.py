@@ -21,10 +21,11 @@ FINER, COARSER = (0.1, 3.0), (10.0, 1.0)
 
 
 class SecondRun(NamedTuple):
-    """A run to compare with, and the factor of the distances to it."""
+    """A run to compare with, the factor of the distances to it, and whether it is the finer one."""
 
     run: FlowRun
     factor: float
+    is_finer: bool
 
 
 def second_run(flow: Trajectory) -> SecondRun:
@@ -44,11 +45,12 @@ def second_run(flow: Trajectory) -> SecondRun:
         )
     rtol, finest = float(control.rtol), 10 * float(jnp.finfo(first.network.dtype).eps)
     finest = max(finest, first.method.kinks.traits.finest_rtol)
-    share, factor = FINER if rtol * FINER[0] >= finest else COARSER
+    is_finer = rtol * FINER[0] >= finest
+    share, factor = FINER if is_finer else COARSER
     control = dataclasses.replace(control, rtol=control.rtol * share, atol=control.atol * share)
     method = replace_fields(first.method, controller=control)
     again = replace_fields(first, method=method, t1=run.t1, ts=_times_again(flow, run))
-    return SecondRun(again, factor)
+    return SecondRun(again, factor, is_finer)
 
 
 def _times_again(flow: Trajectory, run: FlowRun) -> Any:
