@@ -13,9 +13,9 @@ The second table is of the same events by the run, by the finer one that `confir
 both: errors go with `rtol` (steps are as long as their error, of the method's order, allows), so
 t2 + (t2 - t1) / 9 would be the limit. The third is of runs to t = 1,000, long after convergence.
 
-Writes `trust.json` and the tables `trust.md` to `benchmarks/results/`. With `--only` the groups of
-that name alone are made, of which `GROUPS` is the list; the other rows stay as they were, and say
-from which day they are.
+Writes `trust.json` and the tables `trust.md` to `benchmarks/results/`, group by group; with
+`--only` the groups of these names alone. Rows of other groups stay as they were; each says which
+day it is from. Rows of all events have shares, and no medians.
 """
 
 import datetime
@@ -248,32 +248,91 @@ CASES: dict[str, Callable[[Any], Iterator[Case]]] = {
     "smooth flows": smooth,
 }
 GROUPS = [*CASES, "long after"]
+ROWS = [
+    *(f"walk, Tsit5, {name}" for name in ("tree", "offset xor", "gaussian", "teacher")),
+    *(f"walk, {name}, held out" for name in ("Tsit5", "Bosh3", "Dopri8")),
+    "walk from 1e-12",
+    *(f"walk, {name}" for name in ("leaky", "weight decay", "cross-entropy", "two layers")),
+    "walk, float32",
+    *(f"smooth, {name}" for name in ("Tsit5", "Dopri8", "RecycledBDF", "RKC")),
+    "averaged gates, losses and modes",
+]
 
 
-def measured(groups: list[str], quick: bool) -> list[dict[str, Any]]:
-    """All rows of some groups; quickly a few runs of the first and the last."""
-    rows: list[dict[str, Any]] = []
+def measured(name: str, quick: bool) -> list[dict[str, Any]]:
+    """The rows of a group; quickly of a few runs."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for name in groups:
-        cases = CASES.get(name, lambda seeds: iter(()))(range(3, 6))
-        for case in itertools.islice(cases, 2 if quick else None):
-            flows = case.flows[: 3 if quick else None]
-            found.setdefault(case.row, []).extend(judged(case._replace(flows=flows)))
+    for case in itertools.islice(CASES.get(name, none)(range(3, 6)), 2 if quick else None):
+        flows = case.flows[: 3 if quick else None]
+        found.setdefault(case.row, []).extend(judged(case._replace(flows=flows)))
     parts = {row: joined(of) for row, of in found.items()}
-    if set(CASES) <= set(groups) and not quick:
-        parts["all"] = joined(list(parts.values()))
-        chosen_on = [f"walk, Tsit5, {name}" for name in tasks()]
-        parts["all held out"] = joined(
-            [of for row, of in parts.items() if row not in [*chosen_on, "all"]]
-        )
-    rows += [coverage(row, of) for row, of in parts.items()]
-    rows += [improvement(row, of) for row, of in parts.items()]
-    if "long after" in groups:
+    rows = [coverage(row, of) for row, of in parts.items()]
+    rows += [improvement(row, of) for row, of in parts.items() if np.any(np.isfinite(of["finer"]))]
+    if name == "long after":
         seeds, rtols = range(1 if quick else 3), (1e-6, 1e-8, 1e-10)
         runs = itertools.product(("tree", "offset xor"), seeds, rtols)
         rows += [long_after(seed, name, rtol) for name, seed, rtol in runs]
     today = datetime.date.today().isoformat()
     return [row | {"made": today} for row in rows]
+
+
+def none(seeds: Any) -> Iterator[Case]:
+    """No cases."""
+    del seeds
+    return iter(())
+
+
+def with_totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All rows in the order of the tables, each table with the shares of all its events."""
+    order = {name: k for k, name in enumerate(ROWS)}
+    chosen_on = [f"walk, Tsit5, {name}" for name in tasks()]
+    found: list[dict[str, Any]] = []
+    for kind, total in (("runs", total_coverage), ("errors of", total_improvement)):
+        own = [row for row in rows if kind in row and not row[kind].startswith("all")]
+        own.sort(key=lambda row: order[row[kind]])
+        held_out = [row for row in own if row[kind] not in chosen_on]
+        sums = (total(name, of) for name, of in (("all", own), ("all held out", held_out)) if of)
+        found += [*own, *sums]
+    return found + [row for row in rows if "run" in row]
+
+
+def shares(rows: list[dict[str, Any]], weights: Any, names: list[str]) -> dict[str, float]:
+    """Shares of the events of several rows, of which each has so many."""
+    return {
+        name: float(np.sum(np.multiply([row[name] for row in rows], weights)) / np.sum(weights))
+        for name in names
+    }
+
+
+def total_coverage(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The row of all events of some rows; medians of such are not known."""
+    events, spurious, determined = (
+        np.array([row[key] for row in rows])
+        for key in ("events", "spurious", "spurious, determined")
+    )
+    real = events - spurious
+    known = np.round(real * (1 - np.array([row["real, not determined"] for row in rows])))
+    return {
+        "runs": name,
+        "events": int(np.sum(events)),
+        **shares(rows, real, ["local, within 3 ±"]),
+        **shares(rows, known, ["within ±", "within 3 ±"]),
+        "± over error": "-",
+        **shares(rows, real, ["real, not determined"]),
+        "spurious": int(np.sum(spurious)),
+        "spurious, determined": int(np.sum(determined)),
+        "made": max(row["made"] for row in rows),
+    }
+
+
+def total_improvement(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The same of the table of errors."""
+    weights = [row["determined"] for row in rows]
+    shared = [key for key in rows[0] if "worse" in key or "within" in key]
+    known = {"errors of": name, "determined": sum(weights)} | shares(rows, weights, shared)
+    return {key: known.get(key, "-") for key in rows[0]} | {
+        "made": max(row["made"] for row in rows)
+    }
 
 
 def identity(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -298,15 +357,16 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     groups = given.only or (["walks by Tsit5", "long after"] if given.quick else GROUPS)
-    rows = measured(groups, given.quick)
-    print(tables(rows))
-    if given.quick:
-        return
-    if given.only:
-        new = {identity(row): row for row in rows}
-        before = json.loads((_common.RESULTS / "trust.json").read_text())
-        rows = [new.pop(identity(row), row) for row in before] + list(new.values())
-    _common.save("trust", rows, tables(rows))
+    known: dict[Any, dict[str, Any]] = {}
+    for name in groups:
+        new = {identity(row): row for row in measured(name, given.quick)}
+        file = _common.RESULTS / "trust.json"
+        if not given.quick and file.exists():
+            known = {identity(row): row for row in json.loads(file.read_text())}
+        rows = with_totals(list((known | new).values()))
+        print(tables(rows))
+        if not given.quick:
+            _common.save("trust", rows, tables(rows))
 
 
 def shown(value: Any) -> str:
