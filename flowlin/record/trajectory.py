@@ -49,33 +49,12 @@ from flowlin.record.measured import (
 )
 from flowlin.record.observed import ObservedRows
 from flowlin.record.origin import Origin, RunState
+from flowlin.record.refusals import confirmation_error, extension_error
 from flowlin.record.results import SUCCESSES, RunError, is_success, result_is
 from flowlin.record.run_errors import RunErrors
 from flowlin.record.trajectory_summary import trajectory_summary
 from flowlin.record.trajectory_table import trajectory_columns
 from flowlin.training.losses import Loss
-
-
-def extension_error(flow: "Trajectory") -> ValueError:
-    """Return the error for a trajectory without the state that `extend` goes on with."""
-    if flow.reference.extended is None:
-        kind = "gradient_descent" if flow.discrete else "gradient_flow"
-        return ValueError(
-            "this trajectory cannot be extended: it was loaded or unpickled, without the state of "
-            f"its run. Go on by a run from its end, fl.{kind}(flow.final, ...), whose time begins "
-            "at 0 again. A run with `checkpoint=file` keeps its state: the same call in another "
-            "process returns a trajectory that can be extended."
-        )
-    return ValueError(
-        "this trajectory cannot be extended: only runs without `dense=True` and outside of `jit` "
-        "and `vmap` can. Rerun it with a later `t1`."
-    )
-
-
-NOT_CONFIRMABLE = (
-    "this trajectory cannot be confirmed: only flows that were computed here can, outside of `jit` "
-    "and `vmap`. Compare two runs of your own at two tolerances."
-)
 
 # Counts (open, closed) by layer, quantile and number of steps in a window.
 WindowCounts = dict[tuple[int, float, int], tuple[UnitCounts, UnitCounts]]
@@ -331,7 +310,7 @@ class Trajectory(eqx.Module):
         and those of a `stepsize_controller` other than diffrax's PID; `fl.RunError` if it fails.
         """
         if self.reference.confirmed is None or is_traced(self) or self.ts.ndim != 1:
-            raise ValueError(NOT_CONFIRMABLE)
+            raise confirmation_error(self)
         return self.reference.confirmed(self, finer, max_steps, max_events, progress)
 
     @checked

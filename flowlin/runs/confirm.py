@@ -11,8 +11,9 @@ import numpy as np
 from flowlin._tools.arrays import replace_fields
 from flowlin.engine.integrate import FlowRun
 from flowlin.record.event_match import ROUNDING, global_uncertainties
+from flowlin.record.refusals import confirmation_error
 from flowlin.record.run_errors import RunErrors
-from flowlin.record.trajectory import NOT_CONFIRMABLE, Trajectory
+from flowlin.record.trajectory import Trajectory
 
 # Factors of the second run's tolerance, and what its distance to the first then counts. A run that
 # is ten times finer hardly errs beside the first one, whose error the distance then is; thrice,
@@ -35,7 +36,7 @@ def second_run(flow: Trajectory) -> SecondRun:
     """
     run = flow.reference.run
     if run is None:
-        raise ValueError(NOT_CONFIRMABLE)
+        raise confirmation_error(flow)
     first = run if run.reference.unswitched is None else run.reference.unswitched
     control = first.method.controller
     if not isinstance(control, diffrax.PIDController):

@@ -27,6 +27,7 @@ from flowlin._tools.printing import tqdm_bar
 from flowlin._tools.warn import warn_user
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.modules import as_model
+from flowlin.record.results import RunError
 from flowlin.record.sweep import Sweep
 from flowlin.record.trajectory import Trajectory, trim_and_raise
 from flowlin.runs.gradient_flow import gradient_flow
@@ -130,8 +131,9 @@ def sweep(
     batch = batch or devices * (1 if on_cpu else 256)
     workers = workers or (_usable_cores() if on_cpu and mesh is None else 1)
     records = None if record is None else Records(record, points, checkpoint)
-    in_memory = record is None or checkpoint is None
-    prints = [] if in_memory else run_prints(members, t1, options, record)
+    prints = []
+    if record is not None and checkpoint is not None:
+        prints = run_prints(members, t1, options, record)
     shared = records is not None and mesh is None
     own = runs_of_process(len(members)) if shared else range(len(members))
     known = {} if records is None else records.rows_on_file(prints)
@@ -148,7 +150,8 @@ def sweep(
         _run_groups(run_places, groups, kept, workers, len(own) if progress else None)
         kept = gather_rows(kept) if shared else kept
     found = [kept[k] for k in range(len(members))]
-    result = Sweep(found, points) if records is None else Sweep((), points, found)
+    flows, rows = (found, None) if records is None else ((), found)
+    result = Sweep(flows, points, rows, confirm_sweep)
     if result.failed:
         k, why = next(iter(result.failed.items()))
         warn_user(
@@ -156,6 +159,34 @@ def sweep(
             "`sweep.failed` lists them.",
         )
     return result
+
+
+def confirm_sweep(
+    runs: Sweep, finer: bool, max_steps: int, max_events: int, workers: int | None, progress: bool
+) -> Sweep:
+    """Confirm the runs of a sweep in threads, as `Sweep.confirm` says."""
+    kept: dict[int, Any] = {}
+    failed: dict[int, str] = {}
+
+    def confirm_run(places: list[int]) -> None:
+        (k,) = places
+        try:
+            kept[k] = runs[k].confirm(finer=finer, max_steps=max_steps, max_events=max_events)
+        except RunError as error:
+            failed[k] = str(error)
+            kept[k] = runs[k]
+
+    groups = [[[k] for k in range(len(runs))]] if len(runs) else []
+    total, begun = len(runs) if progress else None, {}  # second runs so far are nothing to return
+    with _attach_on_error("trajectories", kept):
+        _run_groups(confirm_run, groups, begun, workers or _usable_cores(), total)
+    if failed:
+        k = min(failed)
+        warn_user(
+            f"{len(failed)} of {len(runs)} runs are not confirmed, run {k} first: {failed[k]} "
+            "Their `flow.events.confirmed` is False.",
+        )
+    return Sweep([kept[k] for k in range(len(runs))], runs.points, confirmed=confirm_sweep)
 
 
 def _check_sweep(options: dict[str, Any], record: Any, checkpoint: Any, mesh: Mesh | None) -> None:
