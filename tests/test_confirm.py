@@ -43,10 +43,10 @@ def test_the_finer_run_may_take_its_place(modes_run, tree, aligned):
     before = np.abs(np.asarray(flow.events.first("mode"))[: len(off)] - exact[: len(off)])
     assert np.all(off < before)
     assert np.all(off < stated)
-    assert stated == pytest.approx(own, rel=1e-3)  # the distances are the same from both ends
+    assert np.all(stated <= own)  # the distances are the same, what a step does to it is less
     loss = fl.theory.solve(aligned[0], tree).loss(flow.ts)
     assert np.all(np.abs(finer.losses - loss) <= 3 * finer.error.losses + 1e-14)
-    assert finer.error.losses == pytest.approx(confirmed.error.losses, rel=1e-3)
+    np.testing.assert_allclose(finer.error.losses, confirmed.error.losses, rtol=1e-3)
     assert float(finer.error.rtol) == pytest.approx(1e-5)
 
 
