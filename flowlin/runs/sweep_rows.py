@@ -32,7 +32,7 @@ LAST_COLUMNS = ["failed", "key", "functions"]  # the last columns of a file
 
 
 class RunPrint(NamedTuple):
-    """What a row of a file tells its run by.
+    """Two fingerprints by which a row of a file tells its run.
 
     - `key`: a fingerprint of network, task, end, options, and this version.
     - `functions`: fingerprints of what the functions among them do, by where they stand, and the
