@@ -108,20 +108,21 @@ def other_walks(seeds: Any) -> Iterator[Case]:
         )
 
 
-def smooth(seeds: Any) -> Iterator[Case]:
-    """Linear networks of two and three layers, by all solvers; averaged gates."""
-    tree, solvers = tasks()["tree"], {"Tsit5": TSIT, "Dopri8": DOP, "RecycledBDF": fl.RecycledBDF(),
-                                      "RKC": fl.RKC()}  # fmt: skip
-    combinations: Any = itertools.product(solvers.items(), seeds, (0.3, 1e-2, 1e-5))
-    for (name, solver), seed, std in combinations:
-        rtols = RTOLS[:3] if name == "RKC" else RTOLS[:5]
+def smooth(seeds: Any, name: str, solver: Any, rtols: Any) -> Iterator[Case]:
+    """Linear networks of two and three layers."""
+    tree = tasks()["tree"]
+    for seed, std in itertools.product(seeds, (0.3, 1e-2, 1e-5)):
         for hidden in ((16,), (12, 12)) if std > 1e-3 else ((16,),):
             network = fl.LinearNetwork.init(tree, hidden, std**2, key=jax.random.key(seed))
             half = fl.ModeHits(fl.theory.modes(tree, network), share=0.5)
             levels = [fl.LossBelow(share, name=f"loss {share}") for share in (1.5, 0.5, 0.1)]
-            t1 = 2 * time_to_learn(std)
-            yield Case(f"smooth, {name}", *flows(
-                network, tree, t1, rtols, solver=solver, events=[half, *levels]))  # fmt: skip
+            t1, events = 2 * time_to_learn(std), [half, *levels]
+            found = flows(network, tree, t1, rtols, solver=solver, events=events)
+            yield Case(f"smooth, {name}", *found)
+
+
+def averaged(seeds: Any) -> Iterator[Case]:
+    """ReLU networks on digits with averaged gates."""
     digits = fl.tasks.digits(60)
     for seed in seeds:
         network = fl.ReLUNetwork.init(digits, 6, 1e-2, key=jax.random.key(seed))
@@ -245,7 +246,11 @@ CASES: dict[str, Callable[[Any], Iterator[Case]]] = {
         seeds, DOP, RTOLS, "walk, Dopri8, held out"
     ),
     "other walks": other_walks,
-    "smooth flows": smooth,
+    "smooth, Tsit5": lambda seeds: smooth(seeds, "Tsit5", TSIT, RTOLS[:5]),
+    "smooth, Dopri8": lambda seeds: smooth(seeds, "Dopri8", DOP, RTOLS[:5]),
+    "smooth, RecycledBDF": lambda seeds: smooth(seeds, "RecycledBDF", fl.RecycledBDF(), RTOLS[:5]),
+    "smooth, RKC": lambda seeds: smooth(seeds, "RKC", fl.RKC(), RTOLS[:3]),
+    "averaged gates": averaged,
 }
 GROUPS = [*CASES, "long after"]
 ROWS = [
