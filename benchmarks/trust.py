@@ -296,8 +296,11 @@ def with_totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         own = [row for row in rows if kind in row and not row[kind].startswith("all")]
         own.sort(key=lambda row: order[row[kind]])
         held_out = [row for row in own if row[kind] not in chosen_on]
-        sums = (total(name, of) for name, of in (("all", own), ("all held out", held_out)) if of)
-        found += [*own, *sums]
+        found += own
+        if kind == "runs" or len(held_out) < len(own):
+            found.append(total("all", own))
+        if held_out:
+            found.append(total("all held out", held_out))
     return found + [row for row in rows if "run" in row]
 
 

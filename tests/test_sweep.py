@@ -269,11 +269,11 @@ def test_a_file_knows_the_functions_of_events_observables_losses_and_networks(tm
     def module(exponent):
         return eqx.nn.MLP(2, 2, 2, 1, lambda x: x**exponent, key=jax.random.key(0))
 
-    def changed(name, place, first, second, network=linear):
+    def changed(name, place, first, second):
         def go(value):
             options = {} if name == "network" else {name: value}
             return fl.sweep(
-                [value if name == "network" else network], TASK, 0.1, record=recording(1.0),
+                [value if name == "network" else linear], TASK, 0.1, record=recording(1.0),
                 checkpoint=tmp_path / f"{name}.csv", **options,
             )  # fmt: skip
 
@@ -284,8 +284,8 @@ def test_a_file_knows_the_functions_of_events_observables_losses_and_networks(tm
     changed("events", r"events.0..observable", [counting(0.1)], [counting(0.2)])
     changed("loss", "loss", power(2), power(4))
     changed("network", "network", module(1), module(2))
-    observe = [{"size": lambda network, task, s=s: s * task.x[0, 0]} for s in (1.0, 2.0)]
-    changed("observe", r"observe.'size'.", *observe)
+    one, two = ({"size": lambda network, task, s=s: s * task.x[0, 0]} for s in (1.0, 2.0))
+    changed("observe", r"observe.'size'.", one, two)
 
 
 def test_an_error_in_record_carries_the_rows_so_far_and_its_run(runs):
