@@ -33,6 +33,23 @@ def test_the_truth_lies_within_the_uncertainty(modes_run):
     assert np.array_equal(confirmed.events.first("mode")[:8], found)  # times are left alone
 
 
+def test_the_finer_run_may_take_its_place(modes_run, tree, aligned):
+    flow, confirmed, exact = modes_run
+    finer = flow.confirm(finer=True)
+    rows = finer.events.table()
+    off = np.array([abs(row["time"] - exact[row["index"]]) for row in rows])
+    stated = np.array([row["uncertainty"] for row in rows])
+    own = [row["uncertainty"] for row in confirmed.events.table()]
+    before = np.abs(np.asarray(flow.events.first("mode"))[: len(off)] - exact[: len(off)])
+    assert np.all(off < before)
+    assert np.all(off < stated)
+    assert np.all(stated <= own)  # the distances are the same, what a step does to it is less
+    loss = fl.theory.solve(aligned[0], tree).loss(flow.ts)
+    assert np.all(np.abs(finer.losses - loss) <= 3 * finer.error.losses + 1e-14)
+    np.testing.assert_allclose(finer.error.losses, confirmed.error.losses, rtol=1e-3)
+    assert float(finer.error.rtol) == pytest.approx(1e-5)
+
+
 def test_rows_have_errors(modes_run, tree, aligned):
     flow, confirmed, _ = modes_run
     error = confirmed.error
@@ -54,17 +71,19 @@ def test_what_is_confirmed_is_kept(modes_run, tmp_path):
     assert again.events.confirmed
     assert jax.tree.all(jax.tree.map(np.array_equal, again.error, confirmed.error))
     assert np.array_equal(again.events.uncertainty, confirmed.events.uncertainty)
-    with pytest.raises(ValueError, match="cannot be confirmed"):
+    with pytest.raises(ValueError, match=r"cannot be confirmed: it was loaded .* before it is"):
         again.confirm()
 
 
 def test_runs_that_cannot_be_confirmed_say_so(modes_run, tree, aligned):
     flow, _, _ = modes_run
     descent = fl.gradient_descent(aligned[0], tree, 1e-2, 4)
-    with pytest.raises(ValueError, match="cannot be confirmed"):
+    with pytest.raises(ValueError, match=r"cannot be confirmed: descent has no .* `fl.compare`"):
         descent.confirm()
-    with pytest.raises(ValueError, match="cannot be confirmed"):
+    with pytest.raises(ValueError, match=r"cannot be confirmed: it is a stack .* fl.sweep"):
         jax.tree.map(lambda a: jnp.stack([a, a]), flow).confirm()
+    with pytest.raises(ValueError, match=r"cannot be confirmed: it is traced by `jit`"):
+        jax.jit(lambda flow: flow.confirm().end)(flow)
     with pytest.raises(fl.RunError, match="max_steps"):
         flow.confirm(max_steps=3)
 
@@ -112,3 +131,6 @@ def test_a_run_that_can_go_no_finer_is_compared_with_a_coarser_one(averaged):
     off = abs(flow.events.first("loss") - coarser.events.first("loss"))
     (row,) = confirmed.events.select("loss").table()
     assert 0 < off <= row["uncertainty"]
+    finer = flow.confirm(finer=True)  # is the first run
+    assert np.array_equal(finer.events.time, flow.events.time)
+    assert np.array_equal(finer.events.uncertainty, confirmed.events.uncertainty)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,6 +91,43 @@ def test_a_run_that_fails_leaves_the_others(runs):
     assert list(found.failed) == [longer]
     assert float(found[1 - longer].end) == 6.0
     assert 0 < float(found[longer].end) < 6.0
+
+
+@pytest.mark.slow
+def test_confirmed_runs_are_those_that_are_confirmed_one_by_one(runs):
+    sure, one = runs[1:].confirm(workers=2), runs[2].confirm()
+    assert [flow.events.confirmed for flow in sure] == 3 * [True]
+    assert np.array_equal(sure[1].events.uncertainty, one.events.uncertainty)
+    assert np.array_equal(sure[1].events.time, runs[2].events.time)
+    (again,) = sure[1:2].confirm(finer=True)
+    assert np.array_equal(again.losses, runs[2].confirm(finer=True).losses)
+
+
+@pytest.mark.slow
+def test_a_second_run_that_fails_leaves_its_flow_as_it_was(runs):
+    steps = [int(flow.confirm(finer=True).counts["num_steps"]) for flow in runs]
+    least, most = int(np.argmin(steps)), int(np.argmax(steps))
+    with pytest.warns(UserWarning, match="runs are not confirmed, run .* first: `max_steps` = "):
+        sure = runs.confirm(max_steps=steps[least])
+    assert sure[least].events.confirmed
+    assert sure[most] is runs[most]
+
+
+def test_sweeps_that_cannot_be_confirmed_say_why(runs):
+    with pytest.raises(ValueError, match="put together by hand; confirm its runs one by one"):
+        fl.Sweep(list(runs)).confirm()
+    with pytest.raises(ValueError, match=r"kept what `record` returned.* call `flow.confirm"):
+        fl.Sweep([], rows=[{"loss": 1.0, "failed": ""}]).confirm()
+    with pytest.raises(ValueError, match="`workers` must be a whole number of 1 or more"):
+        runs.confirm(workers=0)
+
+
+@pytest.mark.slow
+def test_runs_of_a_batch_cannot_be_confirmed():
+    networks = [fl.LinearNetwork.init(TASK, 2, 0.1, key=jax.random.key(seed)) for seed in range(2)]
+    batched = fl.sweep(networks, TASK, 1.0, batch=2)
+    with pytest.raises(ValueError, match=r"made under `jit` or `vmap`.* `batch=1`"):
+        batched.confirm()
 
 
 GRID = fl.grid(c=[1.0, 3.0], variance=np.array([1e-2, 1e-1]), seed=range(2))
@@ -183,6 +221,71 @@ def test_a_sweep_that_was_cut_off_loses_nothing(tmp_path, runs):
             lambda seed: network(1.0, seed, 0.1), TASK, 6.0, grid=fl.grid(seed=range(2)),
             record=other, checkpoint=file,
         )  # fmt: skip
+
+
+def recording(scale):
+    def record(flow):
+        return {"loss": scale * flow.losses[-1]}
+
+    return record
+
+
+def counting(level):
+    return fl.Crossing(lambda network, task: jnp.sum(network.weights[0]) - level, name="size")
+
+
+def test_a_file_knows_functions_by_what_they_do(tmp_path, runs):
+    assert len(runs) == 4  # whose program it takes
+    file = tmp_path / "runs.csv"
+
+    def again(record, **options):
+        return fl.sweep(
+            NETWORKS[:1], TASK, 6.0, ts=TIMES, record=record, checkpoint=file, **options
+        )
+
+    first = again(recording(1.0)).table()
+    assert again(recording(1.0)).table() == first
+    with pytest.raises(ValueError, match="rows of these runs by another function `record`, whose "):
+        again(recording(2.0))
+    text = file.read_text()
+    file.write_text(text.replace("cpython-", "cpython-2.7-"))  # whose code is another one anyway
+    assert again(recording(2.0)).table() == first
+    file.write_text(text.replace('""python""', '""x""'))
+    with pytest.raises(ValueError, match="is damaged: its column 'functions' holds"):
+        again(recording(2.0))
+    rows = [line.split(",") for line in text.splitlines()]
+    file.write_text("loss,failed,key\n" + ",".join(rows[1][:3]) + "\n")
+    with pytest.raises(ValueError, match="earlier version of flowlin: it has no column 'functions"):
+        again(recording(1.0))
+
+
+@pytest.mark.slow
+def test_a_file_knows_the_functions_of_events_observables_losses_and_networks(tmp_path):
+    linear = fl.LinearNetwork.init(TASK, 2, 0.1, key=jax.random.key(0))
+
+    def power(exponent):
+        return lambda output, target: jnp.sum(jnp.abs(output - target) ** exponent)
+
+    def module(exponent):
+        return eqx.nn.MLP(2, 2, 2, 1, lambda x: x**exponent, key=jax.random.key(0))
+
+    def changed(name, place, first, second):
+        def go(value):
+            options = {} if name == "network" else {name: value}
+            return fl.sweep(
+                [value if name == "network" else linear], TASK, 0.1, record=recording(1.0),
+                checkpoint=tmp_path / f"{name}.csv", **options,
+            )  # fmt: skip
+
+        go(first)
+        with pytest.raises(ValueError, match=f"another function `{place}`"):
+            go(second)
+
+    changed("events", r"events.0..observable", [counting(0.1)], [counting(0.2)])
+    changed("loss", "loss", power(2), power(4))
+    changed("network", "network", module(1), module(2))
+    one, two = ({"size": lambda network, task, s=s: s * task.x[0, 0]} for s in (1.0, 2.0))
+    changed("observe", r"observe.'size'.", one, two)
 
 
 def test_an_error_in_record_carries_the_rows_so_far_and_its_run(runs):

@@ -25,7 +25,8 @@ def function_parts(function: object) -> list[Part]:
     Of a function they are its code, constants, the names that it uses, its defaults, and what it
     closes over or finds in its own file: numbers, strings, arrays, modules of Equinox, functions
     of that file. Of a `functools.partial` and a method they are those of what it is made of, of a
-    module of Equinox those of its leaves. Other objects, and functions of this library, have none.
+    module of Equinox those of its leaves, and of an object that can be called those of its class's
+    `__call__`. Other objects, and functions of this library and of Equinox, have none.
     """
     found: list[Part] = []
     _add_parts(found, function, set())
@@ -56,9 +57,9 @@ def _home_module(function: Callable[..., object]) -> str:
 
 
 def _is_of_library(function: types.FunctionType) -> bool:
-    """Tell whether a function is flowlin's own, whatever it is wrapped in."""
+    """Tell whether a function is flowlin's own or Equinox's, whatever it is wrapped in."""
     places = _home_module(function), str(function.__module__)
-    return any(place.partition(".")[0] == "flowlin" for place in places)
+    return any(place.partition(".")[0] in ("flowlin", "equinox") for place in places)
 
 
 def _is_wrapped_elsewhere(function: types.FunctionType) -> bool:
@@ -78,9 +79,11 @@ def _parts_inside(value: object) -> list[object]:
         return list(value)
     if callable(value) and hasattr(value, "__wrapped__"):  # by `jax.jit`, say
         return [value.__wrapped__]
+    inside: list[object] = []
     if isinstance(value, eqx.Module):
-        return [leaf for leaf in jax.tree.leaves(value) if leaf is not value]
-    return []
+        inside += [leaf for leaf in jax.tree.leaves(value) if leaf is not value]
+    call = type(value).__call__ if callable(value) else None
+    return [*inside, call] if isinstance(call, types.FunctionType) else inside
 
 
 def _add_code(found: list[Part], code: types.CodeType, doc: str | None) -> None:

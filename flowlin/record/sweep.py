@@ -11,6 +11,7 @@ from flowlin._tools.arguments import (
     argument_error,
     checked,
     function_of,
+    integer_from,
     sequence_of,
 )
 from flowlin._tools.arrays import data_frame
@@ -102,7 +103,10 @@ def _list_failures(runs: Any) -> str:
 
 
 @checked(
-    flows=sequence_of(CHECKS_BY_NAME["flow"], "a list of trajectories"), points=None, rows=None
+    flows=sequence_of(CHECKS_BY_NAME["flow"], "a list of trajectories"),
+    points=None,
+    rows=None,
+    confirmed=None,
 )
 @print_by(sweep_summary)
 class Sweep(Sequence[Any]):
@@ -111,6 +115,7 @@ class Sweep(Sequence[Any]):
     Of a sweep that recorded, the rows instead: a dictionary of numbers of each run.
 
     - `points`: of a sweep over a grid, the values of each run, by name.
+    - `confirmed`: the function that confirms its runs; None where it is not known.
     """
 
     def __init__(
@@ -118,8 +123,10 @@ class Sweep(Sequence[Any]):
         flows: Sequence[Trajectory],
         points: Sequence[TableRow] = (),
         rows: Sequence[TableRow] | None = None,
+        confirmed: Callable[..., Any] | None = None,
     ):
         self.flows, self.points = tuple(flows), tuple(points)
+        self._confirmed = confirmed
         self._rows = None if rows is None else tuple(rows)
 
     @property
@@ -135,7 +142,7 @@ class Sweep(Sequence[Any]):
             raise argument_error("index", "a whole number or a slice", index)
         if isinstance(index, slice):
             rows = None if self._rows is None else self._rows[index]
-            return Sweep(self.flows[index], self.points[index], rows)
+            return Sweep(self.flows[index], self.points[index], rows, self._confirmed)
         if not -len(self) <= index < len(self):  # `Sequence` loops until IndexError
             raise IndexError(f"`index` = {index} is out of range: the sweep has {len(self)} runs.")
         return self._all_entries[index]
@@ -165,6 +172,40 @@ class Sweep(Sequence[Any]):
         rows = self.table()
         names = [name for name in (rows[0] if rows else ()) if name not in ("run", "failed")]
         return {name: np.array([row[name] for row in rows]) for name in names}
+
+    @checked(workers=integer_from(1))
+    def confirm(
+        self,
+        *,
+        finer: bool = False,
+        max_steps: int = 2**20,
+        max_events: int = 2**16,
+        workers: int | None = None,
+        progress: bool = False,
+    ) -> "Sweep":
+        """Return the sweep of its flows with their global errors: `Trajectory.confirm` of each.
+
+        The second runs are made one by one in threads, as the first were. Where one fails, the
+        flow stays as it was, `flow.events.confirmed` is False, and a warning counts such runs.
+        Ctrl-C and errors carry the flows that were confirmed as `error.trajectories`, by place.
+
+        **Arguments:** `finer`, `max_steps`, `max_events` as of `Trajectory.confirm`; `workers` and
+        `progress` as of `fl.sweep`.
+
+        **Raises:** `ValueError` for a sweep that kept rows and no runs, one that was put together
+        by hand, and for runs that cannot be confirmed, as those of batches under `vmap`.
+        """
+        if self._rows is not None:
+            raise ValueError(
+                "this sweep kept what `record` returned, and no run to confirm; call "
+                "`flow.confirm()` in `record`."
+            )
+        if self._confirmed is None:
+            raise ValueError(
+                "this sweep was put together by hand; confirm its runs one by one: "
+                "fl.Sweep([flow.confirm() for flow in sweep])."
+            )
+        return self._confirmed(self, finer, max_steps, max_events, workers, progress)
 
     @checked(function=function_of("flow"))
     def map(self, function: Callable[[Any], Any]) -> Any:

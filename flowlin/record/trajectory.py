@@ -49,33 +49,12 @@ from flowlin.record.measured import (
 )
 from flowlin.record.observed import ObservedRows
 from flowlin.record.origin import Origin, RunState
+from flowlin.record.refusals import confirmation_error, extension_error
 from flowlin.record.results import SUCCESSES, RunError, is_success, result_is
 from flowlin.record.run_errors import RunErrors
 from flowlin.record.trajectory_summary import trajectory_summary
 from flowlin.record.trajectory_table import trajectory_columns
 from flowlin.training.losses import Loss
-
-
-def extension_error(flow: "Trajectory") -> ValueError:
-    """Return the error for a trajectory without the state that `extend` goes on with."""
-    if flow.reference.extended is None:
-        kind = "gradient_descent" if flow.discrete else "gradient_flow"
-        return ValueError(
-            "this trajectory cannot be extended: it was loaded or unpickled, without the state of "
-            f"its run. Go on by a run from its end, fl.{kind}(flow.final, ...), whose time begins "
-            "at 0 again. A run with `checkpoint=file` keeps its state: the same call in another "
-            "process returns a trajectory that can be extended."
-        )
-    return ValueError(
-        "this trajectory cannot be extended: only runs without `dense=True` and outside of `jit` "
-        "and `vmap` can. Rerun it with a later `t1`."
-    )
-
-
-NOT_CONFIRMABLE = (
-    "this trajectory cannot be confirmed: only flows that were computed here can, outside of `jit` "
-    "and `vmap`. Compare two runs of your own at two tolerances."
-)
 
 # Counts (open, closed) by layer, quantile and number of steps in a window.
 WindowCounts = dict[tuple[int, float, int], tuple[UnitCounts, UnitCounts]]
@@ -305,7 +284,12 @@ class Trajectory(eqx.Module):
 
     @checked(progress=progress_option)
     def confirm(
-        self, *, max_steps: int = 2**20, max_events: int = 2**16, progress: Progress = False
+        self,
+        *,
+        finer: bool = False,
+        max_steps: int = 2**20,
+        max_events: int = 2**16,
+        progress: Progress = False,
     ) -> "Trajectory":
         """Return the flow with its global errors, by a second run at a tenth of its `rtol`.
 
@@ -316,14 +300,18 @@ class Trajectory(eqx.Module):
         tenth of `rtol` is too fine for the run, the second one has ten times as much, and the
         distance counts once (`benchmarks/trust.py`).
 
-        **Arguments:** `max_steps`, `max_events`, `progress` of the second run.
+        **Arguments:**
+
+        - `finer`: whether to return the finer of the two runs in place of this one, with the same
+          distances as its errors: about ten times what it errs by itself.
+        - `max_steps`, `max_events`, `progress`: of the second run.
 
         **Raises:** `ValueError` for descents, for trajectories under `jit` or `vmap`, loaded ones,
         and those of a `stepsize_controller` other than diffrax's PID; `fl.RunError` if it fails.
         """
         if self.reference.confirmed is None or is_traced(self) or self.ts.ndim != 1:
-            raise ValueError(NOT_CONFIRMABLE)
-        return self.reference.confirmed(self, max_steps, max_events, progress)
+            raise confirmation_error(self)
+        return self.reference.confirmed(self, finer, max_steps, max_events, progress)
 
     @checked
     def save(self, path: PathLike) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 from flowlin._tools.arrays import replace_fields
 from flowlin.engine.integrate import FlowRun
 from flowlin.record.event_match import ROUNDING, global_uncertainties
+from flowlin.record.refusals import confirmation_error
 from flowlin.record.run_errors import RunErrors
-from flowlin.record.trajectory import NOT_CONFIRMABLE, Trajectory
+from flowlin.record.trajectory import Trajectory
 
 # Factors of the second run's tolerance, and what its distance to the first then counts. A run that
 # is ten times finer hardly errs beside the first one, whose error the distance then is; thrice,
@@ -21,10 +22,11 @@ FINER, COARSER = (0.1, 3.0), (10.0, 1.0)
 
 
 class SecondRun(NamedTuple):
-    """A run to compare with, and the factor of the distances to it."""
+    """A run to compare with, the factor of the distances to it, and whether it is the finer one."""
 
     run: FlowRun
     factor: float
+    is_finer: bool
 
 
 def second_run(flow: Trajectory) -> SecondRun:
@@ -34,7 +36,7 @@ def second_run(flow: Trajectory) -> SecondRun:
     """
     run = flow.reference.run
     if run is None:
-        raise ValueError(NOT_CONFIRMABLE)
+        raise confirmation_error(flow)
     first = run if run.reference.unswitched is None else run.reference.unswitched
     control = first.method.controller
     if not isinstance(control, diffrax.PIDController):
@@ -44,11 +46,12 @@ def second_run(flow: Trajectory) -> SecondRun:
         )
     rtol, finest = float(control.rtol), 10 * float(jnp.finfo(first.network.dtype).eps)
     finest = max(finest, first.method.kinks.traits.finest_rtol)
-    share, factor = FINER if rtol * FINER[0] >= finest else COARSER
+    is_finer = rtol * FINER[0] >= finest
+    share, factor = FINER if is_finer else COARSER
     control = dataclasses.replace(control, rtol=control.rtol * share, atol=control.atol * share)
     method = replace_fields(first.method, controller=control)
     again = replace_fields(first, method=method, t1=run.t1, ts=_times_again(flow, run))
-    return SecondRun(again, factor)
+    return SecondRun(again, factor, is_finer)
 
 
 def _times_again(flow: Trajectory, run: FlowRun) -> Any:

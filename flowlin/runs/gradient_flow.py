@@ -303,13 +303,15 @@ def extend_flow(
 
 
 def confirm_flow(
-    flow: Trajectory, max_steps: int, max_events: int, progress: Progress
+    flow: Trajectory, finer: bool, max_steps: int, max_events: int, progress: Progress
 ) -> Trajectory:
     """Run a flow at another tolerance, and return it with its errors: `Trajectory.confirm`."""
-    run, factor = second_run(flow)
+    run, factor, is_finer = second_run(flow)
     limits = Limits(max_steps, max_events)
     other = drive_run(Outset(run, _flow_pauses(run, progress, 0.0)), limits)
-    return with_global_errors(flow, _finish_flow(run, other, True, limits, True), factor)
+    other = _finish_flow(run, other, True, limits, True)
+    own, other = (other, flow) if finer and is_finer else (flow, other)
+    return with_global_errors(own, other, factor)
 
 
 def _finish_flow(

@@ -19,6 +19,7 @@ RESERVED_COLUMNS = {
     "run",
     "failed",
     "key",
+    "functions",
     *EVENT_COLUMNS,
 }  # columns that the tables of a sweep have themselves
 

@@ -32,8 +32,9 @@ from flowlin.measures.modes import Modes
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kinds import AbstractNetwork, ReLUNetwork
 from flowlin.record.origin import RunState
+from flowlin.record.refusals import extension_error
 from flowlin.record.results import RESULTS, result_is
-from flowlin.record.trajectory import Trajectory, extension_error
+from flowlin.record.trajectory import Trajectory
 from flowlin.training.objective import Decay
 from flowlin.training.problem import Problem
 from flowlin.training.schedule import schedule_argument

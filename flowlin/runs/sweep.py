@@ -1,11 +1,7 @@
 """Sweeps: many runs in one call, in threads or under `vmap`, with rows kept in a file."""
 
 import contextlib
-import hashlib
-import json
 import os
-import pathlib
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +10,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import ArrayLike
 
 from flowlin._tools.arguments import (
     CHECKS_BY_NAME,
-    argument_error,
     checked,
     final_time,
     function_of,
@@ -31,150 +23,18 @@ from flowlin._tools.arguments import (
     sequence_of,
 )
 from flowlin._tools.arrays import PathLike, automatic_mesh, replace_fields, require_no_nan
-from flowlin._tools.files import writable_path
 from flowlin._tools.printing import tqdm_bar
-from flowlin._tools.tables import GrowingTable, TableRow
-from flowlin._tools.version import __version__
 from flowlin._tools.warn import warn_user
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.modules import as_model
-from flowlin.record.results import SUCCESSES, result_is
+from flowlin.record.results import RunError
 from flowlin.record.sweep import Sweep
 from flowlin.record.trajectory import Trajectory, trim_and_raise
-from flowlin.record.trajectory_summary import result_in_words
 from flowlin.runs.gradient_flow import gradient_flow
-from flowlin.runs.grid import RESERVED_COLUMNS, Grid, evaluate_on_grid, is_value_function
+from flowlin.runs.grid import Grid, evaluate_on_grid, is_value_function
 from flowlin.runs.progress import interrupt_when_set
+from flowlin.runs.sweep_rows import Records, gather_rows, run_prints, runs_of_process
 from flowlin.tasks.task import Task
-
-# ---- The rows of a sweep: numbers of each run, written to a file as the run ends.
-
-LAST_COLUMNS = ["failed", "key"]  # the last columns of a file
-
-
-class Records:
-    """The rows of a sweep: what `record` returns of each run, and why it failed, if it did.
-
-    With a `path` each is written as its run ends, with a fingerprint of the run, its `key`, by
-    which a later call knows the run; rows of other runs stay in the file. Each of several
-    processes writes a file of its own, and reads those of all.
-    """
-
-    def __init__(
-        self, record: Callable[[Trajectory], Any], points: tuple[TableRow, ...], path: Any
-    ):
-        self.record, self.points = record, points
-        self.file, self.others = None, []
-        if path is not None:
-            mine, others = _table_paths(path)
-            self.file = GrowingTable("checkpoint", mine)
-            self.others = [GrowingTable("checkpoint", other) for other in others]
-            for table in (self.file, *self.others):
-                table.require_columns(list(points[0]) if points else [], LAST_COLUMNS)
-
-    def rows_on_file(self, keys: list[str]) -> dict[int, TableRow]:
-        """Return, by place in `keys`, the rows of runs that the files have already."""
-        if self.file is None:
-            return {}
-        own = {*(self.points[0] if self.points else ()), "key"}
-        found = {
-            str(row["key"]): {name: value for name, value in row.items() if name not in own}
-            for table in (*self.others, self.file)
-            for row in table.rows
-        }
-        return {place: found[key] for place, key in enumerate(keys) if key in found}
-
-    def record_row(self, place: int, key: str, flow: Trajectory) -> TableRow:
-        """Record a run: return its row, and write it to the file.
-
-        An error of the user's function carries the run as `error.trajectory`.
-        """
-        try:
-            found = self._call_record(flow)
-        except Exception as error:
-            error.trajectory = flow  # pyright: ignore
-            error.add_note(f"`record` was called on run {place}, the `.trajectory` of this error.")
-            raise
-        found["failed"] = "" if result_is(flow.result, *SUCCESSES) else result_in_words(flow)
-        if self.file is not None:
-            point = self.points[place] if self.points else {}
-            self.file.append_row({**point, **found, "key": key})
-        return found
-
-    def _call_record(self, flow: Trajectory) -> TableRow:
-        """Call the user's function on a run, and check the numbers that it returns."""
-        found = self.record(flow)
-        if not isinstance(found, dict) or not found:
-            raise argument_error("record", "a function that returns a dictionary of numbers", found)
-        taken = RESERVED_COLUMNS.union(*self.points[:1]).intersection(found)
-        if taken:
-            name = sorted(map(str, taken))[0]
-            raise ValueError(f"`record` returns {name!r}, a column that the table has already.")
-        return {str(name): _python_number(str(name), value) for name, value in found.items()}
-
-
-def _table_paths(path: PathLike) -> tuple[pathlib.Path, list[pathlib.Path]]:
-    """Return the path of this process's table, and those of other processes beside it.
-
-    Of several processes the first writes `runs.process-0.csv` for `runs.csv`.
-    """
-    whole = writable_path("checkpoint", path)
-    mine = whole
-    if jax.process_count() > 1:
-        mine = whole.with_suffix(f".process-{jax.process_index()}{whole.suffix}")
-    pattern = re.compile(re.escape(whole.stem) + r"(\.process-\d+)?" + re.escape(whole.suffix))
-    found = [one for one in whole.parent.glob("*") if pattern.fullmatch(one.name)]
-    return mine, sorted(one for one in found if one != mine)
-
-
-def runs_of_process(members: int) -> range:
-    """Return the places of the runs that this process makes: every n-th, of n processes."""
-    return range(jax.process_index(), members, jax.process_count())
-
-
-def gather_rows(rows: dict[int, TableRow]) -> dict[int, TableRow]:
-    """Gather the rows of all processes, by place; each process gives its own."""
-    if jax.process_count() == 1:
-        return rows
-    text = np.frombuffer(json.dumps(list(rows.items())).encode(), np.uint8)
-    longest = int(np.max(process_allgather(np.array(text.size, np.int32))))
-    padded = np.pad(text, (0, longest - text.size), constant_values=ord(" "))
-    every = np.asarray(process_allgather(padded))
-    return {place: row for one in every for place, row in json.loads(one.tobytes())}
-
-
-def _python_number(name: str, value: Any) -> float | int | bool:
-    """Return a number or truth value as Python's own; `ValueError` for anything else."""
-    found = value.item() if getattr(value, "ndim", None) == 0 else value
-    if not isinstance(found, (bool, int, float)):
-        raise argument_error(f"record[{name!r}]", "a number", value)
-    return found
-
-
-def run_fingerprints(
-    members: list[tuple[AbstractModel, Task]], t1: ArrayLike | None, options: dict[str, Any]
-) -> list[str]:
-    """Return a fingerprint of each run: of network, task, end, options, and this version.
-
-    Functions among the options count by their names.
-    """
-    common = _hash_of_parts(__version__, eqx.tree_pformat(options), t1, options)
-    tasks = {id(task): _hash_of_parts(task.x, task.y, task.weights) for _, task in members}
-    return [
-        _hash_of_parts(common, tasks[id(task)], model.kind, model)[:16] for model, task in members
-    ]
-
-
-def _hash_of_parts(*parts: Any) -> str:
-    """Return a hash of text, numbers and arrays, in hexadecimal digits."""
-    made = hashlib.sha256()
-    for leaf in jax.tree.leaves(parts):
-        if isinstance(leaf, str):
-            made.update(leaf.encode())
-        elif eqx.is_array_like(leaf):
-            numbers = np.asarray(leaf)
-            made.update(repr((numbers.shape, numbers.dtype)).encode() + numbers.tobytes())
-    return made.hexdigest()
 
 
 def _networks_argument(name: str, value: Any) -> Any:
@@ -240,9 +100,10 @@ def sweep(
       the run ends **instead of** its trajectory: one row per run.
     - `checkpoint`: a file to which the rows of `record` are written as they come, a CSV table. The
       same call, and one over more values, finds the file and makes the runs only that it does not
-      have. Functions count by their names alone; choose another file for another `record`.
-      Of several processes each has a file of its own beside it, `runs.process-0.csv` for
-      `runs.csv`, which later calls read as well, by however many processes.
+      have. A file whose runs were made by other functions of the same names, `record` among them,
+      is refused: their code and the values that they use are compared. Of several processes each
+      has a file of its own beside it, `runs.process-0.csv` for `runs.csv`, which later calls read
+      as well, by however many processes.
     - `mesh`: devices among which the members of each batch are split, along all its
       axes; every device runs its own members, which wait for no other device's.
     - `batch`: members under one `vmap`; None is 1 on a CPU and 256 elsewhere, per device of a mesh.
@@ -270,24 +131,27 @@ def sweep(
     batch = batch or devices * (1 if on_cpu else 256)
     workers = workers or (_usable_cores() if on_cpu and mesh is None else 1)
     records = None if record is None else Records(record, points, checkpoint)
-    keys = [] if checkpoint is None else run_fingerprints(members, t1, options)
+    prints = []
+    if record is not None and checkpoint is not None:
+        prints = run_prints(members, t1, options, record)
     shared = records is not None and mesh is None
     own = runs_of_process(len(members)) if shared else range(len(members))
-    known = {} if records is None else records.rows_on_file(keys)
+    known = {} if records is None else records.rows_on_file(prints)
     kept: dict[int, Any] = {k: row for k, row in known.items() if k in own}
 
     def run_places(places):
         flows = _run_batch([members[k] for k in places], t1, mesh, options)
         for k, flow in zip(places, flows, strict=True):
-            key = keys[k] if keys else ""
-            kept[k] = flow if records is None else records.record_row(k, key, flow)
+            one = prints[k] if prints else None
+            kept[k] = flow if records is None else records.record_row(k, one, flow)
 
     groups = _group_alike([k for k in own if k not in kept], members, batch)
     with _attach_on_error("trajectories" if records is None else "rows", kept):
         _run_groups(run_places, groups, kept, workers, len(own) if progress else None)
         kept = gather_rows(kept) if shared else kept
     found = [kept[k] for k in range(len(members))]
-    result = Sweep(found, points) if records is None else Sweep((), points, found)
+    flows, rows = (found, None) if records is None else ((), found)
+    result = Sweep(flows, points, rows, confirm_sweep)
     if result.failed:
         k, why = next(iter(result.failed.items()))
         warn_user(
@@ -295,6 +159,34 @@ def sweep(
             "`sweep.failed` lists them.",
         )
     return result
+
+
+def confirm_sweep(
+    runs: Sweep, finer: bool, max_steps: int, max_events: int, workers: int | None, progress: bool
+) -> Sweep:
+    """Confirm the runs of a sweep in threads, as `Sweep.confirm` says."""
+    kept: dict[int, Any] = {}
+    failed: dict[int, str] = {}
+
+    def confirm_run(places: list[int]) -> None:
+        (k,) = places
+        try:
+            kept[k] = runs[k].confirm(finer=finer, max_steps=max_steps, max_events=max_events)
+        except RunError as error:
+            failed[k] = str(error)
+            kept[k] = runs[k]
+
+    groups = [[[k] for k in range(len(runs))]] if len(runs) else []
+    total, begun = len(runs) if progress else None, {}  # second runs so far are nothing to return
+    with _attach_on_error("trajectories", kept):
+        _run_groups(confirm_run, groups, begun, workers or _usable_cores(), total)
+    if failed:
+        k = min(failed)
+        warn_user(
+            f"{len(failed)} of {len(runs)} runs are not confirmed, run {k} first: {failed[k]} "
+            "Their `flow.events.confirmed` is False.",
+        )
+    return Sweep([kept[k] for k in range(len(runs))], runs.points, confirmed=confirm_sweep)
 
 
 def _check_sweep(options: dict[str, Any], record: Any, checkpoint: Any, mesh: Mesh | None) -> None:
