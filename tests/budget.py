@@ -94,7 +94,9 @@ def pytest_runtest_call(item: pytest.Item):
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     """A test of the first tier that took too long fails."""
     report = yield
-    if call.when == "call" and report.passed and not item.get_closest_marker("slow"):
+    # What a GPU compiles takes longer, and has no limit.
+    free = any(item.get_closest_marker(name) for name in ("slow", "gpu"))
+    if call.when == "call" and report.passed and not free:
         seconds = item.stash[USED]
         said = excess(item.nodeid, seconds, 1.0) and excess(item.nodeid, seconds, slowness())
         if said:
