@@ -294,7 +294,7 @@ def test_polynomials_of_high_degree_keep_their_digits(count):
     curve = _MarginCurve.through_points(points, jnp.asarray(margins(points)))
     for at in (0.0, 0.1234, 0.5, 0.97, 1.0):
         np.testing.assert_allclose(curve(jnp.asarray(at)), margins(at), atol=1e-12)
-    found, before, after = curve.first_fall()
+    found, before, after = curve.first_fall(*curve.on_grid())
     assert found
     low, high = curve.first_root(before, after)
     assert float(low) <= np.arccos(0.2) / 9 + 1e-13
@@ -308,7 +308,7 @@ def test_a_dip_between_grid_points_is_found_and_a_miss_is_not():
         curve = _MarginCurve.through_points(
             points, jnp.asarray(values[:, None, None, None] + np.zeros((2, 1, 1)))
         )
-        fell, before, after = curve.first_fall()
+        fell, before, after = curve.first_fall(*curve.on_grid())
         assert bool(fell) is found
         if found:
             _, high = curve.first_root(before, after)

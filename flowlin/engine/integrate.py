@@ -381,6 +381,8 @@ class FlowRun(AbstractRun):
         accepted = counts["num_accepted_steps"]
         more_counts, more = solver_report(solver, state, accepted, ts, self.problem)
         counts |= evaluations_after(start, self.method, self.problem, solution)
+        if isinstance(state, WalkState):
+            more_counts["rtol"] = jnp.asarray(self.method.controller.rtol)
         if doubts is not None:
             more_counts["unresolved_crossings"] = doubts.count
         networks = self.observe.functions is None

@@ -8,7 +8,10 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 
 class EventBuffer(eqx.Module):
-    """Changes from a side `old` to a side `new`; slots beyond `count` hold time = inf."""
+    """Changes from a side `old` to a side `new`; slots beyond `count` hold time = inf.
+
+    `shift` is for walks, see `EventLog`.
+    """
 
     time: Float[Array, " K"]
     uncertainty: Float[Array, " K"]
@@ -16,9 +19,10 @@ class EventBuffer(eqx.Module):
     old: Int[Array, " K"]
     new: Int[Array, " K"]
     count: Int[Array, ""]
+    shift: Float[Array, " K"] | None = None
 
     @staticmethod
-    def empty(capacity: int, dtype: DTypeLike) -> "EventBuffer":
+    def empty(capacity: int, dtype: DTypeLike, with_shift: bool = False) -> "EventBuffer":
         """Make a buffer with room for `capacity` changes."""
         return EventBuffer(
             time=jnp.full(capacity, jnp.inf, dtype),
@@ -27,6 +31,7 @@ class EventBuffer(eqx.Module):
             old=jnp.zeros(capacity, jnp.int8),
             new=jnp.zeros(capacity, jnp.int8),
             count=jnp.zeros((), jnp.int32),
+            shift=jnp.zeros(capacity, dtype) if with_shift else None,
         )
 
     @property
@@ -36,7 +41,8 @@ class EventBuffer(eqx.Module):
 
     def with_capacity(self, capacity: int) -> "EventBuffer":
         """Return the buffer with more room; after an overflow what did not fit is missing."""
-        more = EventBuffer.empty(capacity - self.time.shape[0], self.time.dtype)
+        room, dtype = capacity - self.time.shape[0], self.time.dtype
+        more = EventBuffer.empty(room, dtype, self.shift is not None)
         return jax.tree.map(lambda a, b: jnp.concatenate([a, b]) if a.ndim else a, self, more)
 
     def append(
@@ -46,10 +52,11 @@ class EventBuffer(eqx.Module):
         component: Int[Array, " m"],
         old: Int[Array, " m"],
         new: Int[Array, " m"],
+        shift: ArrayLike = 0.0,
     ) -> "EventBuffer":
         """Append those of m components that change; beyond the capacity they are only counted.
 
-        Times and uncertainties are one for all, or one each.
+        Times, uncertainties and shifts are one for all, or one each.
         """
         changed = old != new
         rank = self.count + jnp.cumsum(changed, dtype=self.count.dtype) - 1
@@ -66,6 +73,7 @@ class EventBuffer(eqx.Module):
             old=put_column(self.old, old),
             new=put_column(self.new, new),
             count=self.count + jnp.sum(changed, dtype=jnp.int32),
+            shift=None if self.shift is None else put_column(self.shift, shift),
         )
 
     def times_until(self, end: Array) -> tuple[Float[Array, " K"], Int[Array, ""]]:

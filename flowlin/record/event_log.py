@@ -19,6 +19,7 @@ from flowlin._tools.printing import print_by
 from flowlin._tools.warn import warn_user
 from flowlin.record.buffer import EventBuffer
 from flowlin.record.event_log_summary import event_log_summary, mask_of_determined
+from flowlin.record.touches import mask_of_touches
 
 # Of a table of events.
 EVENT_COLUMNS = ("time", "uncertainty", "name", "index", "old", "new", "promise")
@@ -109,7 +110,7 @@ class Unresolved(eqx.Module):
 
 @moved_attributes(gates="sides")
 @print_by(event_log_summary)
-@saveable(unresolved=None, confirmed=False)
+@saveable(unresolved=None, confirmed=False, shift=None)
 class EventLog(eqx.Module):
     """Crossings, sorted by time.
 
@@ -130,6 +131,10 @@ class EventLog(eqx.Module):
     - `initial`: (C,), the side of every component at t = 0.
     - `unresolved`: where crossings may be missing (`Unresolved`).
     - `confirmed`: whether `uncertainty` is of the whole run, not of a step.
+    - `shift`: (K,), of gates in exact walks: by what an error of `rtol` in what vanishes at the
+      event would shift it. On a side that is z, relative to |w~| |x~|; at the end of a slide its
+      u, relative to |a| times the largest error at zero outputs. Zero of other
+      events; None in a log without exact walks. `is_touch` goes by it.
 
     A level met from the start (`LossBelow`) is an event at t = 0 with `old` equal to `new`. A NaN
     has no side: nothing is logged on the way into it or out of it, and the time between is
@@ -146,6 +151,7 @@ class EventLog(eqx.Module):
     channels: tuple[Channel, ...] = eqx.field(static=True)
     unresolved: Unresolved = eqx.field(default_factory=lambda: _no_doubts())
     confirmed: bool = eqx.field(static=True, default=False)
+    shift: Float[Array, " K"] | None = None
 
     @staticmethod
     def _fields_from_file(fields: dict[str, Any]) -> dict[str, Any]:
@@ -321,23 +327,38 @@ class EventLog(eqx.Module):
             channels=self.channels,
             unresolved=self.unresolved,
             confirmed=self.confirmed,
+            shift=None if self.shift is None else f(self.shift),
         )
+
+    @property
+    def is_touch(self) -> Bool[Array, " K"]:
+        """Tell which switches are undecided: there and back within the run's error (outside `jit`).
+
+        A pair that touches its kink and turns back switches twice, or not at all, and an error of
+        the size of `rtol` decides. See `flowlin.record.touches` for the rule, which was measured.
+        Without them a log is consistent: `events.where(~events.is_touch)`. In a log that is
+        `confirmed` there are none, since a second run has decided.
+        """
+        self._require_known("events.is_touch")
+        return jax.device_put(mask_of_touches(self))
 
     @property
     def is_determined(self) -> Bool[Array, " K"]:
         """Tell which events are determined: with a finite uncertainty, as all before of their kind.
 
-        After one of its component that is not, nobody knows on which side that component is.
+        After one of its component that is not, nobody knows on which side that component is. Nor
+        are those that `is_touch` marks (which under `jit` are not looked for), after which the side
+        is known again.
         """
         if is_traced((self.time, self.uncertainty)):
             doubtful = jnp.where(jnp.isfinite(self.uncertainty), jnp.inf, self.time)
             first = jnp.full(self.offsets[-1], jnp.inf, self.time.dtype)
             return self.time < first.at[self.component].min(doubtful)[self.component]
-        return jax.device_put(mask_of_determined(self))
+        return jax.device_put(mask_of_determined(self) & ~mask_of_touches(self))
 
     def merge_with(self, other: "EventLog") -> "EventLog":
         """Join the events of both, whose channels are distinct; the other's channels come last."""
-        shift = self.offsets[-1]
+        shift, walks = self.offsets[-1], not (self.shift is None and other.shift is None)
         order = jnp.argsort(jnp.concatenate([self.time, other.time]))
 
         def join_columns(mine: Array, others: Array) -> Array:
@@ -353,6 +374,7 @@ class EventLog(eqx.Module):
             initial=jnp.concatenate([self.initial, other.initial]),
             channels=self.channels + other.channels,
             unresolved=other.unresolved.shift_components(shift),
+            shift=None if not walks else join_columns(*(_shifts(log) for log in (self, other))),
         )
 
     def without_padding(self) -> "EventLog":
@@ -378,6 +400,11 @@ class EventLog(eqx.Module):
         **Raises:** `ImportError` if pandas is missing.
         """
         return data_frame(self.table(), EVENT_COLUMNS)
+
+
+def _shifts(log: EventLog) -> Array:
+    """Return the shifts of a log's events, zero where they are not known."""
+    return jnp.zeros_like(log.time) if log.shift is None else log.shift
 
 
 def _no_doubts() -> Unresolved:
@@ -437,4 +464,5 @@ def gate_log(
         initial=jnp.concatenate([sides, never]),
         channels=(*gates, *branches),
         unresolved=Unresolved.empty(time.dtype),
+        shift=found.shift,
     )

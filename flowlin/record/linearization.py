@@ -17,6 +17,7 @@ from flowlin._tools.printing import Summary, concrete_array, format_count, forma
 from flowlin._tools.warn import warn_user
 from flowlin.record.event_log import EventLog
 from flowlin.record.event_log_summary import number_with_error
+from flowlin.record.touches import mask_of_touches
 
 
 def linearization_time_summary(found: Any) -> Summary:
@@ -201,7 +202,12 @@ def linearization_of_log(
 
 
 def _without_undetermined(log: EventLog, channels: list[int]) -> tuple[EventLog, Array]:
-    """Return the log without events that are not determined, and when these channels' first is."""
+    """Return the log without events that are not determined, and when these channels' first is.
+
+    It is without touches, too; after one the sides are known again.
+    """
+    if _array_module(log) is np and np.any(touches := mask_of_touches(log)):
+        log = log.where(jnp.asarray(~touches))
     determined, xp = log.is_determined, _array_module(log)
     if xp is np and np.all(np.asarray(determined)):
         return log, as_dtype(np.inf, log.time.dtype)

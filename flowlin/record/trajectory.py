@@ -52,6 +52,7 @@ from flowlin.record.origin import Origin, RunState
 from flowlin.record.refusals import confirmation_error, extension_error
 from flowlin.record.results import SUCCESSES, RunError, is_success, result_is
 from flowlin.record.run_errors import RunErrors
+from flowlin.record.touches import count_touches
 from flowlin.record.trajectory_summary import trajectory_summary
 from flowlin.record.trajectory_table import trajectory_columns
 from flowlin.training.losses import Loss
@@ -108,9 +109,14 @@ class Trajectory(eqx.Module):
         `accepted_evaluations`, those in accepted steps alone. Where events were watched,
         `unresolved_crossings`: in how many stretches of time crossings may be missing from the log;
         `flow.events.unresolved` says where. Of exact walks and after `confirm`, `converged`: the
-        time from which on no event is determined, or inf.
+        time from which on no event is determined, or inf. Of exact walks `grazing_margin`, how
+        nearly a pair missed a kink that repels, see `ExactKinks`; `rtol`; and, outside of `jit` and
+        `vmap`, `undecided_touches`: how many times a pair switched there and back within the run's
+        error, see `EventLog.is_touch`.
         """
-        return {**self.counts, **dict(self.labels)}
+        touches = count_touches(self.events)
+        found = {} if touches is None else {"undecided_touches": touches}
+        return {**self.counts, **found, **dict(self.labels)}
 
     @property
     def final(self) -> Any:

@@ -29,6 +29,7 @@ from flowlin.record.linearization import (
     linearization_time,
 )
 from flowlin.record.results import RESULTS, result_is
+from flowlin.record.touches import count_touches
 from flowlin.training.rules import MOVED_BY
 
 MOST_NAMES = 6  # of events or observables in a line
@@ -76,6 +77,7 @@ def trajectory_summary(flow: Any) -> Summary:
         rows.append(("events", counts_by_name(flow.events) + whose))
     if doubts := note_unresolved(flow.events):
         rows.append(("unresolved", doubts))
+    rows += _graze_lines(flow)
     rows += _t_star_lines(flow)
     chosen = [name for name in ("kinks", "solver") if labels.get(name, "none") != "none"]
     for name in chosen:
@@ -90,6 +92,19 @@ def trajectory_summary(flow: Any) -> Summary:
     if converged is not None and np.isfinite(converged):
         rows.append(("converged", f"at t = {converged:.6g}: no later event is determined"))
     return Summary("Trajectory", rows)
+
+
+def _graze_lines(flow: Any) -> list[tuple[str, ...]]:
+    """Say how many switches, and whether a pair's side, errors of the size of `rtol` decide."""
+    rows, touches = [], count_touches(flow.events)
+    if touches:
+        times = f"{format_count(touches, 'time')} a pair switched"
+        rows.append(("touches", f"{times} there and back within the error: see events.is_touch"))
+    margin, rtol = (concrete_array(flow.counts.get(name), 0) for name in ("grazing_margin", "rtol"))
+    if margin is not None and rtol is not None and margin < rtol:
+        missed = f"a pair missed a kink that repels by {margin:.1e} of its size"
+        rows.append(("grazing", f"{missed}, below rtol = {rtol:.0e}: it may go another way"))
+    return rows
 
 
 def _describe_saved(flow: Any) -> str:

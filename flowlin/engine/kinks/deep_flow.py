@@ -393,14 +393,21 @@ class DeepFlow(eqx.Module):
 
     def margins(self, parameters: Parameters, frozen: FixedLayerSides) -> Float[Array, "2 H P"]:
         """Return each kink's distance from an event, as `OneLayerFlow.margins`; none of unfed."""
+        return self.margins_and_bounds(parameters, frozen)[0]
+
+    def margins_and_bounds(
+        self, parameters: Parameters, frozen: FixedLayerSides
+    ) -> tuple[Float[Array, "2 H P"], Float[Array, "H P"]]:
+        """Return `margins`, and the `slide_bound` of each kink: negative where it repels."""
         at, u = self.pass_with_slides(parameters, frozen)
         z, slides = jnp.concatenate(at.z), frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -z, z)
-        highest = self.slide_bound(self.kink_drive(at.drive)) - u
+        bound = self.slide_bound(self.kink_drive(at.drive))
+        highest = bound - u
         if not self.feeds_all:
             highest = jnp.minimum(highest, self.joint_exit(parameters, frozen.codes, at, u)[0])
         margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, highest, 1.0)])
-        return jnp.where(self.has_margin(frozen.codes)[None], margins, 1.0)
+        return jnp.where(self.has_margin(frozen.codes)[None], margins, 1.0), bound
 
     def joint_exit(
         self, parameters: Parameters, codes: Int[Array, "H P"], at: FullPass, u: Float[Array, "H P"]
@@ -465,13 +472,17 @@ class DeepFlow(eqx.Module):
         tiny = jnp.finfo(self.task.x.dtype).tiny / eps
         return dtype_rounding(self.task.x.dtype).z * sizes + tiny
 
-    def drive_rounding(self, parameters: Parameters) -> Float[Array, "H 1"]:
-        """Return the |C| of every unit's pairs that may be rounding, however small the loss."""
+    def drive_scales(self, parameters: Parameters) -> Float[Array, "H 1"]:
+        """Return each unit's |C| at zero outputs at most, the scale of its rounding."""
         scale, scales = self.zero_output_error * jnp.ones(self.task.outputs, self.task.x.dtype), []
         for w in reversed(self.all_parameters(lax.stop_gradient(parameters))[0][1:]):
             scale = jnp.sqrt(jnp.sum((w * scale[:, None]) ** 2, axis=0))
             scales = [scale, *scales]
-        return 5 * jnp.finfo(scale.dtype).eps * jnp.concatenate(scales)[:, None]
+        return jnp.concatenate(scales)[:, None]
+
+    def drive_rounding(self, parameters: Parameters) -> Float[Array, "H 1"]:
+        """Return the |C| of every unit's pairs that may be rounding, however small the loss."""
+        return 5 * jnp.finfo(self.task.x.dtype).eps * self.drive_scales(parameters)
 
     def margin_tolerances(
         self, parameters: Parameters, frozen: FixedLayerSides

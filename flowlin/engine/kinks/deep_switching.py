@@ -135,7 +135,7 @@ class DeepSwitching(AbstractSwitching):
         def log_changes():
             new, branch = self._decide_sides(lax.stop_gradient(piece.y1), sides, piece.fired)
             when = piece.end, piece.uncertainty
-            more = log.append(*when, pair, sides.codes.ravel(), new.codes.ravel())
+            more = log.append(*when, pair, sides.codes.ravel(), new.codes.ravel(), piece.shift)
             branch = branch.ravel().astype(jnp.int8)
             return new, more.append(*when, pair + pair.size, jnp.zeros_like(branch), branch)
 

@@ -206,12 +206,18 @@ class OneLayerFlow(eqx.Module):
         These are |z| and one; for a sliding kink u and its distance from its bound. Both are one
         for samples that follow another's kink.
         """
+        return self.margins_and_bounds(parameters, frozen)[0]
+
+    def margins_and_bounds(
+        self, parameters: Parameters, frozen: FixedSides
+    ) -> tuple[Float[Array, "2 H P"], Float[Array, "H P"]]:
+        """Return `margins`, and the `slide_bound` of each kink: negative where it repels."""
         forces = self.forces_at(parameters, frozen.gates)
         u, bound = self.slide_and_bound(parameters, forces, frozen)
         slides = frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -forces.z, forces.z)
         margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)])
-        return jnp.where(self.kinks.is_leader[None, None], margins, 1.0)
+        return jnp.where(self.kinks.is_leader[None, None], margins, 1.0), bound
 
     def project_to_kinks(
         self, parameters: Parameters, frozen: FixedSides
@@ -223,11 +229,20 @@ class OneLayerFlow(eqx.Module):
         del frozen
         return parameters, jnp.asarray(False)
 
+    def pair_scales(self, parameters: Parameters) -> Float[Array, "H P"]:
+        """Return |w~| |x~| of each pair, the scale of z and of its rounding."""
+        (w, *_), (b, *_) = self.all_parameters(lax.stop_gradient(parameters))
+        square = jnp.sum(w**2, axis=1) if b is None else jnp.sum(w**2, axis=1) + b**2
+        return jnp.sqrt(square)[:, None] * self.lengths[None]
+
+    def drive_scales(self, parameters: Parameters) -> Float[Array, "H 1"]:
+        """Return each unit's |C| at zero outputs at most, the scale of its rounding."""
+        readout = self.all_parameters(lax.stop_gradient(parameters))[0][1]
+        return self.zero_output_error * jnp.linalg.norm(readout, axis=0)[:, None]
+
     def z_rounding(self, parameters: Parameters) -> Float[Array, "H P"]:
         """Return the |z| that may be rounding."""
-        (w, *_), (b, *_) = self.all_parameters(parameters)
-        square = jnp.sum(w**2, axis=1) if b is None else jnp.sum(w**2, axis=1) + b**2
-        sizes = jnp.sqrt(square)[:, None] * self.lengths[None]
+        sizes = self.pair_scales(parameters)
         eps, tiny = jnp.finfo(sizes.dtype).eps, jnp.finfo(sizes.dtype).tiny
         return lax.stop_gradient(dtype_rounding(sizes.dtype).z * sizes + tiny / eps)
 
@@ -237,11 +252,7 @@ class OneLayerFlow(eqx.Module):
         forces = self.forces_at(parameters, frozen.gates)
         eps = jnp.finfo(forces.drive.dtype).eps
         strength = self.kinks.kink_drive(jnp.abs(forces.drive))
-        scale = (
-            self.zero_output_error
-            * jnp.linalg.norm(self.all_parameters(parameters)[0][1], axis=0)[:, None]
-        )
-        slid = dtype_rounding(eps.dtype).u * strength + 5 * eps * scale
+        slid = dtype_rounding(eps.dtype).u * strength + 5 * eps * self.drive_scales(parameters)
         tiny = jnp.finfo(eps).tiny / eps
         return jnp.where(frozen.codes == SLIDING, slid + tiny, self.z_rounding(parameters))
 
@@ -386,7 +397,8 @@ class OneLayerSwitching(AbstractSwitching):
             row = choose_unit_sides(self.flow, at, unit, piece.fired[unit], sides.slots.shape[1])
             first, old = unit * row.codes.size, sides.codes[unit]
             component = first + jnp.arange(old.size)
-            log = log.append(piece.end, piece.uncertainty, component, old, row.codes)
+            when = piece.end, piece.uncertainty
+            log = log.append(*when, component, old, row.codes, piece.shift)
             sides = jax.tree.map(lambda all_, one: all_.at[unit].set(one), sides, row)
             return left.at[unit].set(False), sides, log
 

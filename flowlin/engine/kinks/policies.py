@@ -240,7 +240,7 @@ class AveragedKinks(AbstractKinks):
 
 @checked(slots=integer_from(1))
 class ExactKinks(AbstractKinks):
-    """Walk through the kinks exactly: every gate switches at a located event.
+    r"""Walk through the kinks exactly: every gate switches at a located event.
 
     Between events each (unit, sample) gate is off, on or sliding, and the flow is that of a gated
     linear network whose sliding pairs are held at their kinks; at an event Filippov's rule
@@ -268,6 +268,18 @@ class ExactKinks(AbstractKinks):
     `solver` is left open and nothing is traced: `flow.stats["converged"]` says from when on, or
     inf. What is left of the flow is less than its error there. Under `jit`, `vmap` and with `dense`
     such a run walks on, and errors alone switch its pairs; `flow.confirm()` tells which.
+
+    `flow.stats["grazing_margin"]` says how nearly a pair missed a kink that repels, as with
+    `AveragedKinks`: the smallest $|z_{ji}| / (|\tilde w_j| |\tilde x_i|)$ of a pair that moved
+    towards its kink, turned back and did not switch; behind other layers $\tilde x$ is what these
+    send. Here |z| is that at the bottom of the dip, or where another pair's event turned it back;
+    sizes and C are those where the piece began, between two events; and only kinks with C above
+    `rtol` times its scale count, since after convergence C is an error. Steps at held sides do not
+    watch for it.
+
+    Where a pair touches its kink within the run's error it may switch there and back or not at all.
+    `flow.events.is_touch` marks such switches, `flow.stats["undecided_touches"]` counts how often;
+    they are not determined and have no say in t*.
 
     **Arguments:**
 

@@ -359,8 +359,28 @@ def minimise_in_box(
 # ---- The interface between an exact walk and the rule that chooses sides.
 
 
+class Approach(eqx.Module):
+    """Knows how near pairs came to kinks that repel, and turned back.
+
+    - `margin`: the smallest |z| of one that did, relative to its unit; inf if none did.
+    - `nears`: which pairs on a side now move towards their kinks.
+    """
+
+    margin: Float[Array, ""]
+    nears: Bool[Array, "H P"]
+
+    @staticmethod
+    def none_so_far(codes: Int[Array, "H P"], dtype: Any) -> "Approach":
+        """Return that of a run before its first step."""
+        return Approach(jnp.full((), jnp.inf, dtype), jnp.zeros(codes.shape, bool))
+
+
 class Piece(eqx.Module):
-    """A piece of a step from `start` to `end`; sides change at its end where `fired`."""
+    """A piece of a step from `start` to `end`; sides change at its end where `fired`.
+
+    - `shift`: by what an error of `rtol` in what changes there moves the end, see `EventLog.shift`.
+    - `approach`: how pairs came near their kinks and turned back, up to its end.
+    """
 
     start: Array
     end: Array
@@ -371,6 +391,8 @@ class Piece(eqx.Module):
     fired: Bool[Array, "H P"]
     jump: Bool[Array, ""]  # whether the velocity at its end is not the inner solver's
     uncertainty: Float[Array, ""]
+    shift: Float[Array, ""]
+    approach: "Approach"
 
 
 class AbstractSwitching(eqx.Module):

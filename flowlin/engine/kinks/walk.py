@@ -16,7 +16,7 @@ from flowlin._tools.numerics import while_loop
 from flowlin.engine.kinks.deep_flow import DeepFlow
 from flowlin.engine.kinks.deep_switching import DeepSwitching
 from flowlin.engine.kinks.one_layer import OneLayerFlow, OneLayerSwitching
-from flowlin.engine.kinks.sides import RESOLVED, AbstractSwitching, Piece
+from flowlin.engine.kinks.sides import RESOLVED, AbstractSwitching, Approach, Piece
 from flowlin.engine.kinks.walk_piece import step_to_event
 from flowlin.engine.signals import UNDECIDED
 from flowlin.engine.solvers.error_scale import AbstractErrorScale
@@ -104,12 +104,14 @@ class WalkState(AbstractCounting):
     jump: Bool[Array, ""]  # whether the velocity jumped at the very end of the last step
     failure_time: Float[Array, ""]  # time of an event that could not be decided, else inf
     evaluations: Int[Array, ""]  # of the velocity, up to here
+    approach: Approach
 
     def report(self, ts: Array, tau: TauAt) -> Report:
-        """Return the evaluations so far, and what the sides report."""
+        """Return the evaluations so far, the grazing margin, and what the sides report."""
         del ts, tau
         never = jnp.full_like(self.failure_time, jnp.inf)
         own = {"accepted_evaluations": self.evaluations, "converged": never}
+        own |= {"grazing_margin": self.approach.margin}
         return {**own, **self.sides.report}, {}
 
 
@@ -159,7 +161,7 @@ class ExactWalk(Forwarding[WalkState]):
         del args
         sides = self.switching.start_sides(y0)
         inner = self.solver.init(terms, t0, t1, y0, self.flow.fix_sides(sides))
-        log = EventBuffer.empty(self.capacity, jnp.result_type(t0))
+        log = EventBuffer.empty(self.capacity, jnp.result_type(t0), with_shift=True)
         never = jnp.asarray(jnp.inf, log.time.dtype)
         return WalkState(
             inner=inner,
@@ -169,6 +171,7 @@ class ExactWalk(Forwarding[WalkState]):
             jump=jnp.asarray(False),
             failure_time=never,
             evaluations=jnp.ones((), int),
+            approach=Approach.none_so_far(sides.codes, self.flow.task.x.dtype),
         )
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
@@ -195,7 +198,7 @@ class ExactWalk(Forwarding[WalkState]):
             frozen = self.flow.fix_sides(walk.state.sides)
             piece = step_to_event(
                 self.flow, self.solver, terms, walk.t, t1, walk.y, frozen,
-                walk.state.inner, walk.state.jump,
+                walk.state.inner, walk.state.jump, walk.state.approach, self.error_scale.rtol,
             )  # fmt: skip
             return self._advance_past(walk, piece)
 
@@ -237,6 +240,7 @@ class ExactWalk(Forwarding[WalkState]):
             jump=piece.jump,
             failure_time=end,
             evaluations=spent,
+            approach=piece.approach,
         )
         return _WalkProgress(
             t=piece.end,

@@ -13,7 +13,7 @@ from numpy.polynomial import chebyshev
 from flowlin._tools.arrays import Parameters, with_axes
 from flowlin._tools.numerics import dtype_rounding
 from flowlin._tools.series import bracket_root
-from flowlin.engine.kinks.sides import SLIDING, Piece
+from flowlin.engine.kinks.sides import SLIDING, Approach, Piece
 from flowlin.engine.solvers.wrapped import Explicit
 
 FEWEST_POINTS = 6  # points per step at least, both ends included, that margins are interpolated at
@@ -30,10 +30,12 @@ def step_to_event(
     frozen: Any,
     inner: PyTree,
     made_jump: Any,
+    before: Approach,
+    rtol: Any,
 ) -> Piece:
     """Take one step of `solver` from t towards t1 at frozen sides, and end it at its first event.
 
-    `flow` is a `OneLayerFlow` or a `DeepFlow`.
+    `flow` is a `OneLayerFlow` or a `DeepFlow`, `before` how pairs neared their kinks up to t.
 
     The event is found on the dense output. The state there is that of a second step which ends
     at it (the dense output has fewer digits), moved onto the kink by one Newton correction along
@@ -45,27 +47,39 @@ def step_to_event(
     path = solver.interpolation_cls(t0=t, t1=t1, **dense)
     tolerance = flow.margin_tolerances(y, frozen)
     order = cast(int, solver.order(terms))
-    curve, slack = _margin_curve(flow, frozen, path, (t, t1), tolerance, order)
-    falls, before, after = curve.first_fall()
+    curve, slack, bounds = _margin_curve(flow, frozen, path, (t, t1), tolerance, order)
+    grid = curve.on_grid()
+    falls, low_end, high_end = curve.first_fall(*grid)
 
     def to_event():
-        low, high, first, tied = _first_margin_event(curve, before, after, slack <= 0, tolerance)
+        low, high, first, tied = _first_margin_event(
+            curve, low_end, high_end, slack <= 0, tolerance
+        )
         length = lax.stop_gradient(t1 - t)
         target = lax.stop_gradient(t) + high * length
         ye, error_e, dense_e, last_e = solver.step_from(velocity, terms, t, target, y, frozen)
         there = terms.vf(target, ye, frozen) if inner is None else last_e
-        shift, ye, spread = _move_onto_kink(
+        late, ye, spread, per_error = _move_onto_kink(
             flow, frozen, ye, there, error_e, first, slack, high * length
         )
         fired = jnp.any(first | tied, axis=0)
-        return target + shift, ye, dense_e, last_e, fired, (high - low) * length + spread
+        spreads = (high - low) * length + spread, per_error.astype(t.dtype)
+        return target + late, ye, dense_e, last_e, fired, *spreads, high
 
     def to_end():
-        none = jnp.zeros(frozen.codes.shape, bool)
-        return t1 + jnp.zeros_like(t), y1, dense, last, none, jnp.zeros_like(t)
+        none, zero = jnp.zeros(frozen.codes.shape, bool), jnp.zeros_like(t)
+        whole = jnp.ones((), curve.coefficients.dtype)
+        return t1 + zero, y1, dense, last, none, zero, zero, whole
 
-    end, y1, dense, last, fired, uncertainty = lax.cond(falls, to_event, to_end)
+    end, y1, dense, last, fired, uncertainty, per_error, reached = lax.cond(falls, to_event, to_end)
     y1, moved = flow.project_to_kinks(y1, frozen)
+    slides, drives = frozen.codes == SLIDING, flow.drive_scales(y)
+    scales = jnp.where(slides, drives, flow.pair_scales(y))  # of u and z
+    shift = per_error * jnp.max(jnp.where(fired, rtol * scales, 0.0)).astype(t.dtype)
+    repels = bounds < -rtol * drives
+    may_graze = jnp.where(repels & ~slides, scales, 0.0)
+    approach = _approach_after(before, grid, reached, may_graze, tolerance)
+    approach = Approach(approach.margin, approach.nears & ~fired)
     return Piece(
         start=t,
         end=end,
@@ -76,15 +90,21 @@ def step_to_event(
         fired=fired,
         jump=jnp.any(fired) | moved,
         uncertainty=lax.stop_gradient(uncertainty),
+        shift=lax.stop_gradient(shift),
+        approach=lax.stop_gradient(approach),
     )
 
 
 def _margin_curve(
     flow: Any, frozen: Any, path: Any, ends: tuple[Array, Array], tolerance: Array, order: int
-) -> tuple["_MarginCurve", Array]:
-    """Interpolate the margins along a step; also return the slack that was added to each."""
+) -> tuple["_MarginCurve", Array, Array]:
+    """Interpolate the margins along a step.
+
+    **Returns:** the curve, the slack that was added to each margin, and the bounds of u at the
+    start.
+    """
     points = _chebyshev_points(FEWEST_POINTS)
-    margins = _values_along(flow.margins, flow, frozen, path, *ends, points)
+    margins, bounds = _values_along(flow.margins_and_bounds, flow, frozen, path, *ends, points)
     slack = _event_tolerance(margins[0], tolerance)
     curve = _MarginCurve.through_points(points, margins + slack[None])
     # As many points as make z exact, a polynomial of the dense output; it costs little.
@@ -93,7 +113,7 @@ def _margin_curve(
         points = _chebyshev_points(count)
         z = _values_along(flow.side_distances, flow, frozen, path, *ends, points)
         curve = curve.with_finer_first(points, z + slack[:1], frozen.codes != SLIDING)
-    return curve, slack
+    return curve, slack, bounds[0]
 
 
 def _first_margin_event(
@@ -116,7 +136,7 @@ def _chebyshev_points(count: int) -> np.ndarray:
     return (1 - np.cos(np.pi * np.linspace(0, 1, count))) / 2
 
 
-def _values_along(function, flow, frozen, path, t, t1, points) -> Float[Array, "n *some H P"]:
+def _values_along(function, flow, frozen, path, t, t1, points) -> Any:
     """Evaluate a function of parameters and sides at fractions of a step, without derivatives."""
     function, frozen, path, t, t1 = lax.stop_gradient((function, frozen, path, t, t1))
     times = t + (t1 - t) * jnp.asarray(points, t.dtype)
@@ -169,21 +189,25 @@ class _MarginCurve(eqx.Module):
         """Return all margins at a fraction of the step."""
         return jnp.tensordot(_chebyshev_basis(at, self.coefficients.shape[0]), self.coefficients, 1)
 
-    def first_fall(self) -> tuple[Array, Array, Array]:
-        """Tell whether any margin falls to zero, and at which fractions before and after.
-
-        Margins are evaluated on a grid, and where one turns between two of its points, at the
-        bottom of the dip: a pair that grazes its kink and misses it by a hair goes another way
-        than one that meets it.
-        """
+    def on_grid(self) -> tuple[Float[Array, "g n"], Float[Array, "g n"]]:
+        """Return all margins and their slopes, flat, at the fractions of `STEP_GRID`."""
         flat = self.coefficients.reshape(self.coefficients.shape[0], -1)
         all_, s = np.eye(flat.shape[0]), 2 * STEP_GRID - 1
         rates = chebyshev.chebder(all_, scl=2)  # with respect to the fraction
         on_grid = (chebyshev.chebval(s, series).T for series in (all_, rates))
         value, slope = (jnp.asarray(m, flat.dtype) @ flat for m in on_grid)
+        return value, slope
+
+    def first_fall(self, value: Array, slope: Array) -> tuple[Array, Array, Array]:
+        """Tell whether any margin falls to zero, and at which fractions before and after.
+
+        Margins are evaluated `on_grid`, and where one turns between two of its points, at the
+        bottom of the dip: a pair that grazes its kink and misses it by a hair goes another way
+        than one that meets it.
+        """
+        flat = self.coefficients.reshape(self.coefficients.shape[0], -1)
         below = value[1:] <= 0
-        turns = (value[:-1] > 0) & ~below & (slope[:-1] < 0) & (slope[1:] > 0)
-        part = jnp.where(turns, slope[:-1] / jnp.where(turns, slope[:-1] - slope[1:], 1.0), 0.0)
+        turns, part = _turns_on_grid(value, slope)
         width = jnp.asarray(np.diff(STEP_GRID)[:, None])
         start, fall, share = (a.astype(width.dtype) for a in (value[:-1], slope[:-1], part))
         dips = turns & (start + fall * width * share / 2 <= 0)
@@ -231,6 +255,58 @@ class _MarginCurve(eqx.Module):
         return low, high
 
 
+def _turns_on_grid(value: Array, slope: Array) -> tuple[Array, Array]:
+    """Tell between which points of the grid a margin turns above zero, and where in between."""
+    turns = (value[:-1] > 0) & (value[1:] > 0) & (slope[:-1] < 0) & (slope[1:] > 0)
+    part = jnp.where(turns, slope[:-1] / jnp.where(turns, slope[:-1] - slope[1:], 1.0), 0.0)
+    return turns, part
+
+
+def _approach_after(
+    before: Approach,
+    grid: tuple[Array, Array],
+    reached: Array,
+    scales: Float[Array, "H P"],
+    rounding: Float[Array, "H P"],
+) -> Approach:
+    r"""Return how near pairs came to their kinks, after a step as far as it `reached`.
+
+    A margin m turns back where its slope goes from negative to positive: between two points of the
+    grid, a distance w apart with values m, slopes m' and the turn at the share p by the secant, it
+    is there, for a cubic,
+
+    $$m_0 + w \left(\frac{p\, m'_0}{2} + k\, p^2 \left(\frac p3 - \frac12\right)\right), \quad
+      k = 3 (m'_0 + m'_1) - 6\, \frac{m_1 - m_0}{w}$$
+
+    (the slope is linear plus k p (p - 1)). Or at an event of another pair, which makes velocities
+    jump: a pair that neared its kink before the step and leaves it at its start.
+
+    Margins count by `scales`, zero for pairs that do not count. They, and what they move by in a
+    step, are beyond `rounding`: by that z of a dead unit moves, or of one that just left its kink.
+    """
+    value, slope = (a[:, : scales.size] for a in grid)
+    turns, p = _turns_on_grid(value, slope)
+    least = rounding.ravel()
+    turns = turns & (slope[:-1] < -least[None]) & (slope[1:] > least[None])
+    grid_points = jnp.asarray(STEP_GRID, value.dtype)
+    w = jnp.asarray(np.diff(STEP_GRID)[:, None], value.dtype)
+    k = 3 * (slope[:-1] + slope[1:]) - 6 * (value[1:] - value[:-1]) / w
+    bottom = value[:-1] + w * p * (slope[:-1] / 2 + k * p * (p / 3 - 0.5))
+    turns = turns & (grid_points[:-1, None] + w * p <= reached)
+    jumps = before.nears.ravel() & (slope[0] > least)
+    nearest = jnp.minimum(
+        jnp.min(jnp.where(turns, bottom, jnp.inf), axis=0), jnp.where(jumps, value[0], jnp.inf)
+    )
+    size = scales.ravel()
+    counts = (size > 0) & (nearest > 10 * least)
+    relative = jnp.where(counts, nearest / jnp.where(counts, size, 1.0), jnp.inf)
+    margin = jnp.minimum(before.margin, jnp.min(relative))
+    # The slope at the end, as linear between two points as the secant has it.
+    ends = jnp.clip(1 - jnp.abs(reached - grid_points) * (STEP_GRID.size - 1), 0.0, 1.0)
+    nears = (ends @ slope < -least).reshape(scales.shape)
+    return Approach(margin.astype(before.margin.dtype), nears)
+
+
 def _event_tolerance(margins: Array, tolerance: Array) -> Array:
     """Return how far below zero each margin has to fall to count, by the margins at the start.
 
@@ -243,10 +319,11 @@ def _event_tolerance(margins: Array, tolerance: Array) -> Array:
 
 def _move_onto_kink(
     flow, frozen, y, velocity, error, first, slack, length
-) -> tuple[Array, Parameters, Array]:
+) -> tuple[Array, Parameters, Array, Array]:
     """Take Newton's step along the flow onto the kink of the pair `first`.
 
-    **Returns:** the change of time, the state there, and the uncertainty of the time.
+    **Returns:** the change of time, the state there, the uncertainty of the time, and by how much
+    an error of one in the margin moves it.
     """
 
     def derivative_along(way):
@@ -262,4 +339,4 @@ def _move_onto_kink(
     # Clipped, since at a tangential event the slope is near zero and Newton's step far too long.
     shift = jnp.clip(-fixed / slope, -1e-2 * length, 1e-2 * length) - (value - fixed) / slope
     y = jax.tree.map(lambda a, v: a + shift * v, y, velocity)
-    return shift, y, jnp.abs(off / slope)
+    return shift, y, jnp.abs(off / slope), jnp.abs(1 / slope)
