@@ -37,6 +37,7 @@ def walk(network, task, rtol, **how: Any):
     return fl.gradient_flow(network, task, 6.0, rtol=rtol, **how)
 
 
+@pytest.mark.slow
 def test_the_margin_is_that_of_the_closed_form_and_touches_are_marked(tmp_path):
     # The weight that rests is large: the margin counts by the unit's size where the step began.
     for depth in (1e-2, 1e-4):
