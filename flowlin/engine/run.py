@@ -115,8 +115,22 @@ class AbstractRun(eqx.Module):
         Rows that an earlier part has saved are left out: `first` tells that there is none.
         """
 
+    @property
+    def slots(self) -> int:
+        """The slots that its kinks have for sliding pairs, see `ExactKinks`; 0 without a walk."""
+        return 0
+
+    def with_slots(self: AnyRun, slots: int) -> AnyRun:
+        """Return the same run with so many slots; as it is without a walk."""
+        del slots
+        return self
+
+    def state_in_slots(self, state: RunState) -> RunState:
+        """Return a state that was found with fewer slots as this run goes on from it."""
+        return state
+
     @abc.abstractmethod
-    def as_saved(self, capacity: int, switched: bool) -> "AbstractRun":
+    def as_saved(self, capacity: int, switched: bool, slots: int) -> "AbstractRun":
         """Return the run as it was when it was written to a file.
 
         **Raises:** `ValueError` for what this run cannot have been.

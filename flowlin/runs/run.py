@@ -70,11 +70,7 @@ def drive_run(outset: Outset, limits: Limits) -> Trajectory:
             start = compile_initial_state(run.without_names)
         while flow is None or flow is before or is_paused(flow, limits):
             budget = _steps_to_pause(pauses, start, limits)
-            segment = run.advance(start, flow is None, budget, limits)
-            if _has_outgrown_logs(run, segment, limits):
-                run, start = _with_full_logs(run, start, limits)
-                continue  # the segment is taken again
-            flow = segment if flow is None else _join_segments(flow, segment)
+            run, flow = run_segment(run, flow, start, budget, limits)
             for pause in pauses:
                 if is_paused(flow, limits):
                     run, flow = pause.on_pause(run, flow, limits)
@@ -96,7 +92,7 @@ def drive_run(outset: Outset, limits: Limits) -> Trajectory:
 
 def _steps_to_pause(pauses: Sequence[AbstractPause], start: RunState | None, limits: Limits) -> int:
     """Return the steps from a state to the next pause; from t = 0 without one."""
-    accepted = 0 if start is None else int(start.counts["num_accepted_steps"])
+    accepted = _accepted_steps(start)
     wanted = [pause.step_budget(accepted) for pause in pauses]
     return min((steps for steps in wanted if steps is not None), default=limits.steps)
 
@@ -108,12 +104,24 @@ def run_segment(
     budget: int,
     limits: Limits,
 ) -> tuple[AbstractRun, Trajectory]:
-    """Run one segment; return the run, with larger logs if needed, and the trajectory so far."""
-    flow = run.advance(start, before is None, budget, limits)
-    if _has_outgrown_logs(run, flow, limits):
-        run, start = _with_full_logs(run, start, limits)
+    """Run one segment; return the run, with more room if needed, and the trajectory so far.
+
+    A segment whose logs became full is taken again with larger ones. One that ran out of slots for
+    sliding pairs is taken again up to the step before, and comes back from there; if that was its
+    first step, it is taken again with more slots. So the steps are the same, to the bit, wherever
+    the run paused.
+    """
+    while True:
         flow = run.advance(start, before is None, budget, limits)
-    return run, flow if before is None else _join_segments(before, flow)
+        if _has_outgrown_logs(run, flow, limits):
+            run, start = _with_full_logs(run, start, limits)
+        elif run.slots and result_is(flow.result, RESULTS.slide_overflow):
+            budget = int(flow.counts["num_accepted_steps"]) - _accepted_steps(start) - 1
+            if not budget:
+                run, start = _with_more_slots(run, start)
+                budget = 1
+        else:
+            return run, flow if before is None else _join_segments(before, flow)
 
 
 def _has_outgrown_logs(run: AbstractRun, flow: Trajectory, limits: Limits) -> bool:
@@ -127,6 +135,32 @@ def _with_full_logs(
     """Return a run and its state with room for all events that it may have."""
     start = None if start is None else _with_log_capacity(start, limits.events)
     return run.with_capacity(limits.events), start
+
+
+def _accepted_steps(start: RunState | None) -> int:
+    """Return the steps up to a state; none before t = 0."""
+    return 0 if start is None else int(start.counts["num_accepted_steps"])
+
+
+def _with_more_slots(
+    run: AbstractRun, start: RunState | None
+) -> tuple[AbstractRun, RunState | None]:
+    """Return a run with twice the slots, and its state in these."""
+    run = run.with_slots(2 * run.slots)
+    time = 0.0 if start is None else float(start.t)
+    because = f"{run.reference.choice.kinks_because}; {run.slots} slots from t = {time:.4g} on"
+    run = run.with_choice(kinks=f"ExactKinks(slots={run.slots})", kinks_because=because)
+    if start is None:
+        return run, None
+    if not _accepted_steps(start):  # the sides at t = 0 are those that did not fit
+        return run, compile_initial_state(run.without_names)
+    return run, _compile_state_in_slots(run.without_names, start)
+
+
+@jit_by_array
+def _compile_state_in_slots(run: AbstractRun, start: RunState) -> RunState:
+    """Return a state that was found with fewer slots as the run goes on from it."""
+    return run.state_in_slots(start)
 
 
 @jit_by_array

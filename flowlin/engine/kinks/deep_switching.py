@@ -141,6 +141,10 @@ class DeepSwitching(AbstractSwitching):
 
         return lax.cond(jnp.any(piece.fired), log_changes, lambda: (sides, log))
 
+    def in_own_slots(self, sides: LayerSides) -> LayerSides:
+        """Return sides that were found with fewer slots in as many as this rule has."""
+        return replace_fields(self._layer_sides(sides.codes), certificate=sides.certificate)
+
     def _decide_sides(
         self, parameters: Parameters, sides: LayerSides, fired: Array
     ) -> tuple[LayerSides, Bool[Array, "H P"]]:
