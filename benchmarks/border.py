@@ -21,10 +21,10 @@ than 15 s). Ratios are to the exact walk's time. Writes `border.json` and the ta
 `benchmarks/results/`, with `--deep` those of `border_deep`; with `--case` results of other cases
 are kept.
 
-With `--wide` the walk against averaged gates, each at its defaults, in networks of one layer with few
-samples and many units, from small weights and from variance 1e-2: events, evaluations, and seconds
-of processor time, without compilation (one run each; other work on the machine counts little). Where
-the walk takes longer than `LONG`, its first run, with compilation, is the one that counts. Writes
+With `--wide` the walk against averaged gates, each at its defaults, in networks of one layer, most
+with few samples and many units, from small weights and from variance 1e-2: events, evaluations, and
+seconds of processor time, in which other work on the machine counts little. One run each, without
+compilation; where one takes more than 30 s, it is the first, with compilation. Writes
 `border_wide`.
 """
 
@@ -222,7 +222,7 @@ def cell(row: dict, method: str) -> str:
 
 
 def processor_seconds(run: Callable[[], fl.Trajectory]) -> tuple[float, fl.Trajectory]:
-    """The processor's seconds of a run, and what came of it; without compiling, unless it is long."""
+    """The processor's seconds of a run, and what came of it; with compilation if it is long."""
     for _ in range(2):
         began = time.process_time()
         flow = jax.block_until_ready(run())

@@ -2,6 +2,7 @@
 
 import io
 import time
+from typing import Any
 
 import diffrax
 import jax
@@ -18,7 +19,7 @@ TIMES = np.linspace(0, END, 6)
 NETWORK = fl.ReLUNetwork.init(TASK, 3, 1e-2, key=jax.random.key(7))  # two of a unit from 3.95 on
 
 
-def walk(slots, t1=END, ts=TIMES, network=NETWORK, **how):
+def walk(slots, t1=END, ts: Any = TIMES, network=NETWORK, **how):
     kinks = fl.ExactKinks(slots=slots)
     return fl.gradient_flow(
         network, TASK, t1, ts=ts, kinks=kinks, solver=diffrax.Bosh3(), rtol=RTOL, **how
@@ -64,9 +65,10 @@ class Breaks(io.StringIO):
         self.left = line
 
     def write(self, text):
-        self.left -= text == "\n"
-        if not self.left:
-            raise KeyboardInterrupt
+        if text == "\n":
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
         return len(text)
 
 

@@ -533,7 +533,8 @@ def test_the_default_counts_events_and_what_they_move(data, hidden, chosen):
     assert f"{samples * sum(hidden)} (unit, sample) pairs" in why
     # Where averaged gates cannot take over, the pairs alone count.
     explicit, _ = choose_kinks(network, task, diffrax.Tsit5())
-    assert repr(explicit) == ("ExactKinks()" if samples * sum(hidden) <= 10_000 else "IgnoreKinks()")
+    few = samples * sum(hidden) <= 10_000
+    assert repr(explicit) == ("ExactKinks()" if few else "IgnoreKinks()")
 
 
 @pytest.mark.slow

@@ -195,7 +195,7 @@ class FlowRun(AbstractRun):
 
     @property
     def slots(self) -> int:
-        """The slots that an exact walk has for sliding pairs; 0 without one."""
+        """The slots of an exact walk for sliding pairs, see `ExactKinks`; 0 without one."""
         kinks = self.method.kinks
         return kinks.slots if isinstance(kinks, ExactKinks) else 0
 
@@ -204,7 +204,8 @@ class FlowRun(AbstractRun):
         if not self.slots:
             return self
         kinks = replace_fields(self.method.kinks, slots=slots)
-        return replace_fields(self, method=replace_fields(self.method, kinks=kinks))
+        run = replace_fields(self, method=replace_fields(self.method, kinks=kinks))
+        return run.with_choice(kinks=repr(kinks))
 
     def state_in_slots(self, state: RunState) -> RunState:
         """Return a state that was found with fewer slots as this run goes on from it."""

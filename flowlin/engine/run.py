@@ -116,18 +116,9 @@ class AbstractRun(eqx.Module):
         """
 
     @property
+    @abc.abstractmethod
     def slots(self) -> int:
-        """The slots that its kinks have for sliding pairs, see `ExactKinks`; 0 without a walk."""
-        return 0
-
-    def with_slots(self: AnyRun, slots: int) -> AnyRun:
-        """Return the same run with so many slots; as it is without a walk."""
-        del slots
-        return self
-
-    def state_in_slots(self, state: RunState) -> RunState:
-        """Return a state that was found with fewer slots as this run goes on from it."""
-        return state
+        """The slots of an exact walk for sliding pairs, see `ExactKinks`; 0 without one."""
 
     @abc.abstractmethod
     def as_saved(self, capacity: int, switched: bool, slots: int) -> "AbstractRun":

@@ -129,7 +129,8 @@ class Trajectory(eqx.Module):
         `accepted_evaluations`, those in accepted steps alone. Where events were watched,
         `unresolved_crossings`: in how many stretches of time crossings may be missing from the log;
         `flow.events.unresolved` says where. Of exact walks and after `confirm`, `converged`: the
-        time from which on no event is determined, or inf.
+        time from which on no event is determined, or inf; of exact walks `slots`, with how many
+        they ended (see `ExactKinks`).
         """
         return {**self.counts, **dict(self.labels)}
 

@@ -122,7 +122,9 @@ class Checkpoint(AbstractTimedPause):
             found = found._replace(flow=found.flow.with_module(run.network, "network"))
             check_trajectory(found.flow)
             if min(found.capacity, found.slots) < 0:
-                raise ValueError(f"`checkpoint.capacity` is {found.capacity}, `slots` {found.slots}")
+                raise ValueError(
+                    f"`checkpoint.capacity` is {found.capacity}, `slots` {found.slots}"
+                )
             if set(dict(found.flow.labels)) != set(run.reference.choice._fields):
                 raise ValueError("`checkpoint.flow.labels` do not say what was chosen")
             run = run.as_saved(found.capacity, found.switched, found.slots).with_choice(

@@ -205,6 +205,11 @@ class DescentRun(AbstractRun):
         """Always False: a descent has no other solver."""
         return False
 
+    @property
+    def slots(self) -> int:
+        """No slots: nothing slides in a descent."""
+        return 0
+
     def as_saved(self, capacity: int, switched: bool, slots: int) -> "DescentRun":
         """Return the run with the capacity that a checkpoint has."""
         if switched or slots:

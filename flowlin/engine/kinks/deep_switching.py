@@ -214,7 +214,7 @@ class DeepSwitching(AbstractSwitching):
             first = jnp.where((count > 0) & rises, ON, jnp.sign(push)).astype(codes.dtype)
             silent = _UnfedAbove(above, feeds, first, torn & ((count > 0) | together), ray)
             new = self._new_sides(event, silent)
-            holds = self._choice_holds(parameters, new)
+            holds = self._choice_holds(parameters, new) | (new.failure == NO_SLOTS)
             trouble = jnp.where(holds, new.failure, NO_SIDES).astype(new.failure.dtype)
             return replace_fields(new, failure=trouble), count + 1
 

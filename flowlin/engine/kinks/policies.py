@@ -340,6 +340,11 @@ class KinksWarning(UserWarning):
     """A run treats its kinks otherwise than exactly without being told to, or than it was told."""
 
 
+def pair_count(network: AbstractModel, task: Task) -> int:
+    """Count the (unit, sample) pairs, each with its kink."""
+    return sum(network.hidden) * task.samples
+
+
 class WalkCost(NamedTuple):
     """The cost of an exact walk, as far as it is known at t = 0.
 
@@ -372,7 +377,7 @@ def walk_cost(network: AbstractModel, task: Task) -> WalkCost:
     Each event ends a step, and the steps take some 18 evaluations of the velocity per event, each
     of which moves the preactivations of all pairs and all parameters.
     """
-    pairs = sum(network.hidden) * task.samples
+    pairs = pair_count(network, task)
     parameters = sum(a.size for a in jax.tree.leaves(network.parameters))
     return WalkCost(pairs, math.ceil(EVENTS_PER_PAIR * pairs), pairs + parameters)
 
