@@ -318,15 +318,21 @@ def markdown(rows: list[dict]) -> str:
     return _common.markdown_table(head, body)
 
 
-def wide_rows(quick: bool) -> None:
-    """Compare all cases of `--wide`; the smallest one alone is not kept."""
-    rows = []
+def wide_rows(quick: bool, wanted: str) -> None:
+    """Compare the cases of `--wide` that are wanted; the smallest one alone is not kept."""
+    path = _common.RESULTS / "border_wide.json"
+    known = json.loads(path.read_text()) if wanted and path.exists() else []
+    rows = {f"{r['task']} {r['P']}, {r['H']}, {r['variance']}": r for r in known}
     for case in tqdm((("gaussian", 3, (4,), 1e-2),) if quick else WIDE):
-        rows.append(compare_wide(*case))
+        name, samples, hidden, variance = case
+        key = f"{name} {samples}, {units(hidden)}, {variance}"
+        if wanted not in key:
+            continue
+        rows[key] = compare_wide(*case)
         if not quick:
-            _common.save("border_wide", rows, wide_table(rows))
+            _common.save("border_wide", list(rows.values()), wide_table(list(rows.values())))
         jax.clear_caches()
-    print(wide_table(rows))
+    print(wide_table(list(rows.values())))
 
 
 def main() -> None:
@@ -337,7 +343,7 @@ def main() -> None:
     parser.add_argument("--case", default="", help='only those so named, as "digits 50, 16 + 16"')
     given = parser.parse_args()
     if given.wide:
-        wide_rows(given.quick)
+        wide_rows(given.quick, given.case)
         return
     if given.quick:
         tiny = ("gaussian", 6, (3, 3) if given.deep else (4,))

@@ -32,8 +32,8 @@ from flowlin.tasks.task import Task
 from flowlin.training.problem import Problem
 
 MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many
-# By `benchmarks/border.py --wide`: events of a pair of a network from small weights, 0.28 to 0.5,
-# and numbers moved by all events of a walk of about twenty seconds.
+# By `benchmarks/border.py --wide`: events of a pair of a network from small weights, up to 0.5,
+# and numbers moved by all events of a walk that takes some half a minute.
 EVENTS_PER_PAIR, MANY_NUMBERS = 0.5, 5e7
 DEFAULT_REASON = "the default for these kinks"
 ASKED_REASON = "as asked for"
@@ -392,7 +392,7 @@ def choose_kinks(
     there, up to the 5,120 pairs tried; at 1e-4 it is the faster one from about 2,000 pairs on with
     Gaussian data, and with digits at all sizes. Averaged gates, for one hidden layer, are the
     faster ones from some hundred events on, to four or five digits; there the border is where a
-    walk takes about twenty seconds.
+    walk takes some half a minute.
 
     For several hidden layers the border is that of the pairs: up to the 5,120 pairs tried neither
     gets to 1e-6, and descent takes 4 to 150 times as long. At 1e-4 smoothing is the faster one with
