@@ -118,16 +118,6 @@ def test_it_grows_at_the_start():
     assert "2 slots from t = 0 on; 4 slots from t = 0 on" in grown.stats["kinks_because"]
 
 
-def test_slots_of_several_layers_grow():
-    task = fl.tasks.hierarchy(levels=3)
-    network = fl.ReLUNetwork.init(task, (8, 8), 5e-2, key=jax.random.key(3))
-    grown, room = (
-        fl.gradient_flow(network, task, 20.0, kinks=fl.ExactKinks(slots=slots)) for slots in (1, 4)
-    )
-    assert_alike(grown, room, 1e-9)
-    assert 1 < grown.stats["slots"] <= 4
-
-
 def test_traced_walks_end_by_name():
     flow = jax.jit(lambda n: walk(1, network=n, ts=None, max_events=64, throw=False))(NETWORK)
     assert flow.result == fl.RESULTS.slide_overflow
