@@ -23,7 +23,8 @@ are kept.
 
 With `--wide` the walk against averaged gates, each at its defaults, in networks of one layer, most
 with few samples and many units, from small weights and from variance 1e-2: events, evaluations, and
-seconds of processor time, in which other work on the machine counts little. One run each, without
+seconds of processor time, in which other work on the machine counts little. Averaged gates log unit
+switches where the walk is the default, which may cost more than the rest. One run each, without
 compilation; where one takes more than 30 s, it is the first, with compilation. Writes
 `border_wide`.
 """

@@ -32,7 +32,7 @@ from flowlin.tasks.task import Task
 from flowlin.training.problem import Problem
 
 MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many
-# By `benchmarks/border.py --wide`: events of a pair of a network from small weights, up to 0.5,
+# By `benchmarks/border.py --wide`: events of a pair of a network from small weights, 0.2 to 0.6,
 # and numbers moved by all events of a walk that takes some half a minute.
 EVENTS_PER_PAIR, MANY_NUMBERS = 0.5, 5e7
 DEFAULT_REASON = "the default for these kinks"
