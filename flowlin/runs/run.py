@@ -115,13 +115,14 @@ def run_segment(
 
     It may come back earlier, see `_with_more_room`.
     """
-    ahead = budget
+    ahead: int = budget
     while True:
         flow = run.advance(start, before is None, ahead, limits)
         room = _with_more_room(run, start, flow, limits)
         if room is None:
             return run, flow if before is None else _join_segments(before, flow)
-        run, start, ahead = room[0], room[1], budget if room[2] is None else room[2]
+        run, start = room.run, room.start
+        ahead = budget if room.ahead is None else room.ahead
 
 
 class _Room(NamedTuple):
