@@ -196,8 +196,21 @@ def border_deep(rows: list[dict]) -> Verdict:
     return Verdict("border_deep", "-", text, None)
 
 
+def border_wide(rows: list[dict]) -> Verdict:
+    """How long walks within the border of the default take, and what others would."""
+    seconds = {row["default"]: [] for row in rows}
+    for row in rows:
+        seconds[row["default"]].append(row["exact"]["seconds"])
+    walked, averaged = seconds["ExactKinks()"], seconds["AveragedKinks()"]
+    text = (
+        f"walks that are the default take up to {max(walked):.0f} s of the processor; where gates "
+        f"are averaged by default they would take {min(averaged):.0f} to {max(averaged):.0f} s"
+    )
+    return Verdict("border_wide", "-", text, None)
+
+
 CLAIMS: tuple[Callable[[list[dict]], Verdict], ...] = (
-    agreement, border, border_deep, deep_walk, derivatives, descent_limit, exact_walk,
+    agreement, border, border_deep, border_wide, deep_walk, derivatives, descent_limit, exact_walk,
     matched_error, stiff, sweep,
 )  # fmt: skip
 

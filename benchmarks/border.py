@@ -1,6 +1,6 @@
 """Up to how many (unit, sample) pairs the exact walk pays, on a processor with two cores.
 
-    python benchmarks/border.py [--quick] [--deep] [--case NAME]
+    python benchmarks/border.py [--quick] [--deep] [--wide] [--case NAME]
 
 ReLU networks with biases, variance 1e-2, on standard normal data (10 inputs, 3 targets, t1 = 5)
 and on subsets of scikit-learn's digits (t1 = 6), P samples, H hidden units; with `--deep` networks
@@ -20,14 +20,24 @@ again, taking turns, without their compilation (medians of three; one run where 
 than 15 s). Ratios are to the exact walk's time. Writes `border.json` and the table `border.md` to
 `benchmarks/results/`, with `--deep` those of `border_deep`; with `--case` results of other cases
 are kept.
+
+With `--wide` the walk against averaged gates, each at its defaults, in networks of one layer, most
+with few samples and many units, from small weights and from variance 1e-2: events, evaluations, and
+seconds of processor time, in which other work on the machine counts little. Averaged gates log unit
+switches where the walk is the default, which may cost more than the rest. One run each, without
+compilation; where one takes more than 30 s, it is the first, with compilation. Writes
+`border_wide`.
 """
 
 import json
+import time
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import _common
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,6 +69,18 @@ DEEP = (
     ("digits", 50, (32, 32)),
     ("gaussian", 80, (32, 32)),
 )
+WIDE = (
+    ("gaussian", 10, (100,), 1e-4),
+    ("gaussian", 10, (300,), 1e-4),
+    ("gaussian", 3, (1000,), 1e-5),
+    ("gaussian", 3, (3000,), 1e-5),
+    ("gaussian", 10, (1000,), 1e-4),
+    ("gaussian", 3, (3000,), 1e-2),
+    ("digits", 10, (300,), 1e-4),
+    ("gaussian", 80, (64,), 1e-4),
+    ("hierarchy", 8, (300,), 1e-4),
+)
+LONG = 30.0  # seconds
 TARGETS = (1e-4, 1e-6)
 TOLERANCES = tuple(10.0**-k for k in range(3, 10))
 RATES = (1e-3, 1e-4, 1e-5, 2.5e-6)
@@ -200,6 +222,79 @@ def cell(row: dict, method: str) -> str:
     return f"{mine['seconds'] / exact:.2g} ({knob} {mine[knob]:.0e}, {mine['steps']} steps)"
 
 
+def processor_seconds(run: Callable[[], fl.Trajectory]) -> tuple[float, fl.Trajectory]:
+    """The processor's seconds of a run, and what came of it; with compilation if it is long."""
+    for _ in range(2):
+        began = time.process_time()
+        flow = jax.block_until_ready(run())
+        taken = time.process_time() - began
+        if taken > LONG:
+            break
+    return taken, flow
+
+
+def default_kinks(network: Any, task: fl.Task, t1: float) -> str:
+    """How a run without `kinks` treats them, which its trace tells."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", fl.KinksWarning)
+        flow = eqx.filter_eval_shape(
+            lambda n: fl.gradient_flow(n, task, t1, max_steps=16, max_events=16), network
+        )
+    return dict(flow.labels)["kinks"]
+
+
+def compare_wide(name: str, samples: int, hidden: tuple[int, ...], variance: float) -> dict:
+    """The row of a walk and of averaged gates, each at its defaults."""
+    if name == "hierarchy":
+        task, t1 = fl.tasks.hierarchy(), 20.0
+    else:
+        task, t1, _ = setting(name, samples, hidden)
+    network = fl.ReLUNetwork.init(task, hidden, variance, key=jax.random.key(0))
+    pairs = samples * sum(hidden)
+    row = {"task": name, "P": samples, "H": units(hidden), "variance": variance, "PH": pairs}
+    row["numbers"] = pairs + sum(a.size for a in jax.tree.leaves(network.parameters))
+    row["default"] = default_kinks(network, task, t1)
+    how: dict[str, Any] = {"exact": {"kinks": fl.ExactKinks()}}
+    # By default they log nothing; where they are asked for, every gate but for this.
+    light = {} if "Averaged" in row["default"] else {"events": LIGHT}
+    how["averaged"] = {"kinks": fl.AveragedKinks(), **light}
+    finals = {}
+    for method, options in how.items():
+        taken, flow = processor_seconds(
+            lambda o=options: fl.gradient_flow(network, task, t1, throw=False, **o)
+        )
+        finals[method] = flow.final
+        row[method] = {
+            "seconds": taken,
+            "evaluations": int(flow.stats["evaluations"]),
+            "loss": float(flow.losses[-1]),
+            "ended": fl.RESULTS[flow.result],
+        }
+        if method == "exact":
+            row["events"] = len(flow.events)
+    row["distance"] = float(fl.distance(finals["averaged"], finals["exact"], relative=True))
+    return row
+
+
+def wide_table(rows: list[dict]) -> str:
+    """The table of `--wide` as Markdown."""
+    head = (
+        "task", "P", "H", "variance", "P x H", "events", "events per pair", "numbers", "default",
+        "exact: seconds (evaluations)", "averaged: seconds (evaluations)", "loss, exact",
+        "loss, averaged", "relative distance",
+    )  # fmt: skip
+    body = [
+        (
+            r["task"], r["P"], r["H"], f"{r['variance']:.0e}", r["PH"], r["events"],
+            f"{r['events'] / r['PH']:.2f}", r["numbers"], r["default"],
+            *(f"{r[m]['seconds']:.2f} ({r[m]['evaluations']})" for m in ("exact", "averaged")),
+            *(f"{r[m]['loss']:.3g}" for m in ("exact", "averaged")), f"{r['distance']:.0e}",
+        )
+        for r in rows
+    ]  # fmt: skip
+    return _common.markdown_table(head, body)
+
+
 def markdown(rows: list[dict]) -> str:
     """The table as Markdown."""
     others = [method for method in ("plain", "smooth", "descent") if method in rows[0]]
@@ -224,12 +319,33 @@ def markdown(rows: list[dict]) -> str:
     return _common.markdown_table(head, body)
 
 
+def wide_rows(quick: bool, wanted: str) -> None:
+    """Compare the cases of `--wide` that are wanted; the smallest one alone is not kept."""
+    path = _common.RESULTS / "border_wide.json"
+    known = json.loads(path.read_text()) if wanted and path.exists() else []
+    rows = {f"{r['task']} {r['P']}, {r['H']}, {r['variance']}": r for r in known}
+    for case in tqdm((("gaussian", 3, (4,), 1e-2),) if quick else WIDE):
+        name, samples, hidden, variance = case
+        key = f"{name} {samples}, {units(hidden)}, {variance}"
+        if wanted not in key:
+            continue
+        rows[key] = compare_wide(*case)
+        if not quick:
+            _common.save("border_wide", list(rows.values()), wide_table(list(rows.values())))
+        jax.clear_caches()
+    print(wide_table(list(rows.values())))
+
+
 def main() -> None:
     """Compare every case that is asked for; saved results of others are kept."""
     parser = _common.parser(__doc__)
     parser.add_argument("--deep", action="store_true", help="two and three hidden layers")
+    parser.add_argument("--wide", action="store_true", help="few samples, many units")
     parser.add_argument("--case", default="", help='only those so named, as "digits 50, 16 + 16"')
     given = parser.parse_args()
+    if given.wide:
+        wide_rows(given.quick, given.case)
+        return
     if given.quick:
         tiny = ("gaussian", 6, (3, 3) if given.deep else (4,))
         print(markdown(compare(*tiny, (1e-2,))))

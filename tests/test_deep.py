@@ -383,6 +383,20 @@ def test_sliding_pairs_are_held_whatever_slots_there_are(walked):
         np.testing.assert_allclose(other, found[0], rtol=1e-9, atol=1e-13)
 
 
+@pytest.mark.slow
+def test_slots_of_all_layers_grow(walked):
+    """A walk with room for eight pairs, see `tests.test_slots`, is that with room for 64."""
+    network, flow = walked
+    few, ts = fl.ExactKinks(slots=2), times(END)
+    grown = fl.gradient_flow(network, TREE, END, kinks=few, rtol=1e-10, ts=ts)
+    assert grown.stats["slots"] > 2
+    assert np.array_equal(grown.events.component, flow.events.component)
+    assert np.array_equal(grown.events.new, flow.events.new)
+    np.testing.assert_allclose(grown.events.time, flow.events.time, rtol=1e-9)
+    np.testing.assert_allclose(grown.losses, flow.losses, rtol=1e-9)
+    assert grown.stats["branch_certificate"] == pytest.approx(flow.stats["branch_certificate"])
+
+
 def test_branches_are_told(walked):
     _, flow = walked
     branches = flow.events.select("branch")

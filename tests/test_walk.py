@@ -9,6 +9,7 @@ import itertools
 from typing import Any
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +19,7 @@ import scipy.integrate
 import flowlin as fl
 from flowlin._tools.arrays import first_true_indices
 from flowlin.engine.kinks.one_layer import OneLayerFlow
+from flowlin.engine.kinks.policies import choose_kinks
 from flowlin.engine.kinks.sides import Hyperplanes, minimise_in_box
 from flowlin.engine.kinks.walk import StepPieces
 from flowlin.engine.kinks.walk_piece import _chebyshev_points, _MarginCurve
@@ -499,16 +501,40 @@ def test_a_graze_between_two_looks_is_not_missed():
     assert distance(slow, tight.final) < 1e-3
 
 
-@pytest.mark.slow
-def test_too_few_slots_are_a_named_result():
-    task = fl.tasks.hierarchy(levels=3)
-    network = fl.ReLUNetwork.init(task, hidden=(16,), variance=1e-2, key=jax.random.key(3))
-    options = {"kinks": fl.ExactKinks(slots=1), "solver": diffrax.Tsit5()}
-    flow = fl.gradient_flow(network, task, 30.0, throw=False, **options)
-    assert flow.result == fl.RESULTS.slide_overflow
-    assert 0 < float(flow.end) < 30.0
-    with pytest.raises(fl.RunError, match="slots"):
-        fl.gradient_flow(network, task, 30.0, **options)
+# Samples, inputs and outputs, hidden units, what is chosen; borders are where a walk takes long.
+SIZES = (
+    ((8, 8, 15), (64,), "ExactKinks()"),
+    ((3, 10, 3), (300,), "ExactKinks()"),
+    ((3, 10, 3), (1000,), "ExactKinks()"),
+    ((3, 10, 3), (3000,), "AveragedKinks()"),
+    ((10, 10, 3), (300,), "ExactKinks()"),
+    ((10, 10, 3), (1000,), "AveragedKinks()"),
+    ((80, 10, 3), (110,), "ExactKinks()"),
+    ((80, 10, 3), (126,), "AveragedKinks()"),
+    ((10, 784, 10), (100,), "ExactKinks()"),
+    ((100, 784, 10), (90,), "AveragedKinks()"),
+    ((3, 10, 3), (1500, 1500), "ExactKinks()"),  # nothing better is there
+    ((3, 10, 3), (1700, 1700), "IgnoreKinks()"),
+)
+
+
+@pytest.mark.filterwarnings("ignore::flowlin.KinksWarning")
+@pytest.mark.parametrize(("data", "hidden", "chosen"), SIZES)
+def test_the_default_counts_events_and_what_they_move(data, hidden, chosen):
+    samples, inputs, outputs = data
+
+    def shapes():
+        task = fl.Task(jnp.zeros((samples, inputs)), jnp.zeros((samples, outputs)))
+        return fl.ReLUNetwork.init(task, hidden, 1e-4, key=jax.random.key(0)), task
+
+    network, task = eqx.filter_eval_shape(shapes)  # compiles nothing
+    kinks, why = choose_kinks(network, task, None)
+    assert repr(kinks) == chosen
+    assert f"{samples * sum(hidden)} (unit, sample) pairs" in why
+    # Where averaged gates cannot take over, the pairs alone count.
+    explicit, _ = choose_kinks(network, task, diffrax.Tsit5())
+    few = samples * sum(hidden) <= 10_000
+    assert repr(explicit) == ("ExactKinks()" if few else "IgnoreKinks()")
 
 
 @pytest.mark.slow

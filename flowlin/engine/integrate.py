@@ -12,7 +12,8 @@ from jaxtyping import Array, ArrayLike, PyTree
 
 from flowlin._tools.arrays import Parameters, as_parameters, replace_fields
 from flowlin._tools.numerics import jit_by_array
-from flowlin.engine.kinks.walk import WalkState
+from flowlin.engine.kinks.policies import ExactKinks
+from flowlin.engine.kinks.walk import ExactWalk, WalkState
 from flowlin.engine.method import Method, describe_options
 from flowlin.engine.mode_frame import ProblemInModes
 from flowlin.engine.observables import Observables
@@ -30,8 +31,10 @@ from flowlin.engine.step_control import (
     PausingState,
     evaluations_after,
     evaluations_before,
+    inner_state,
     shortest_step,
     solver_report,
+    with_inner_state,
 )
 from flowlin.events.watch import Observer, Watch, log_with_names, watches_without_names
 from flowlin.networks.base import AbstractModel, trainable_part
@@ -190,9 +193,31 @@ class FlowRun(AbstractRun):
             self, method=method, reference=self.reference.with_changes(unswitched=self)
         )
 
-    def as_saved(self, capacity: int, switched: bool) -> "FlowRun":
+    @property
+    def slots(self) -> int:
+        """The slots of an exact walk for sliding pairs, see `ExactKinks`; 0 without one."""
+        kinks = self.method.kinks
+        return kinks.slots if isinstance(kinks, ExactKinks) else 0
+
+    def with_slots(self, slots: int) -> "FlowRun":
+        """Return the same run with so many slots; as it is without a walk."""
+        if not self.slots:
+            return self
+        kinks = replace_fields(self.method.kinks, slots=slots)
+        run = replace_fields(self, method=replace_fields(self.method, kinks=kinks))
+        return run.with_choice(kinks=repr(kinks))
+
+    def state_in_slots(self, state: RunState) -> RunState:
+        """Return a state that was found with fewer slots as this run goes on from it."""
+        problem, method = self.problem_and_method
+        walk, (_, solver) = inner_state(state.solver), method.equation(problem, self.capacity)
+        assert isinstance(solver, ExactWalk)
+        walk = replace_fields(walk, sides=solver.switching.in_own_slots(walk.sides))
+        return replace_fields(state, solver=with_inner_state(state.solver, walk))
+
+    def as_saved(self, capacity: int, switched: bool, slots: int) -> "FlowRun":
         """Return the run as it was when it was written to a file."""
-        run = self.with_capacity(capacity)
+        run = self.with_capacity(capacity).with_slots(max(slots, self.slots))
         return run.with_stiff_solver() if switched else run
 
     def arguments_by_name(self) -> dict[str, Any]:
@@ -383,6 +408,8 @@ class FlowRun(AbstractRun):
         counts |= evaluations_after(start, self.method, self.problem, solution)
         if isinstance(state, WalkState):
             more_counts["rtol"] = jnp.asarray(self.method.controller.rtol)
+        if self.slots:
+            more_counts["slots"] = jnp.asarray(self.slots)
         if doubts is not None:
             more_counts["unresolved_crossings"] = doubts.count
         networks = self.observe.functions is None

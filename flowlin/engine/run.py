@@ -115,8 +115,13 @@ class AbstractRun(eqx.Module):
         Rows that an earlier part has saved are left out: `first` tells that there is none.
         """
 
+    @property
     @abc.abstractmethod
-    def as_saved(self, capacity: int, switched: bool) -> "AbstractRun":
+    def slots(self) -> int:
+        """The slots of an exact walk for sliding pairs, see `ExactKinks`; 0 without one."""
+
+    @abc.abstractmethod
+    def as_saved(self, capacity: int, switched: bool, slots: int) -> "AbstractRun":
         """Return the run as it was when it was written to a file.
 
         **Raises:** `ValueError` for what this run cannot have been.

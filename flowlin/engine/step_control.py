@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
+from flowlin._tools.arrays import replace_fields
 from flowlin._tools.numerics import previous_float
 from flowlin.engine.kinks.averaged import EVALUATIONS_PER_STEP, AveragedGates
 from flowlin.engine.method import Method
@@ -197,6 +198,11 @@ class CountingSolver(Wrapped[Any]):
 def inner_state(state: PyTree) -> Any:
     """Return the solver's own state, without a recorder's around it."""
     return state.inner if isinstance(state, RecorderState) else state
+
+
+def with_inner_state(state: PyTree, inner: Any) -> Any:
+    """Return a solver's state with another one of its own in it."""
+    return replace_fields(state, inner=inner) if isinstance(state, RecorderState) else inner
 
 
 def counts_evaluations(state: PyTree) -> bool:

@@ -308,11 +308,15 @@ class EventLog(eqx.Module):
             raise argument_error(
                 "mask", f"an array of truth values of shape {self.time.shape}", mask
             )
+        if not is_traced((self.time, mask)):  # By NumPy, which compiles nothing.
+            rows = np.flatnonzero(np.asarray(mask))
+            count = jax.device_put(np.asarray(len(rows), self.count.dtype))
+            return self.map_columns(lambda a: jax.device_put(np.asarray(a)[rows]), count)
         order = jnp.argsort(jnp.where(mask, self.time, jnp.inf))
         kept = mask[order]
         log = self.map_columns(lambda a: a[order], jnp.sum(mask))
         padded = jnp.where(kept, log.time, jnp.inf)
-        return eqx.tree_at(lambda log: log.time, log, padded).without_padding()
+        return eqx.tree_at(lambda log: log.time, log, padded)
 
     def map_columns(self, f: Callable[[Array], Array], count: Array) -> "EventLog":
         """Apply a function to every column (K,)."""

@@ -214,7 +214,7 @@ def _without_undetermined(log: EventLog, channels: list[int]) -> tuple[EventLog,
     channel = xp.asarray(log.channel)
     doubtful = xp.isin(channel, xp.asarray(channels, channel.dtype)) & ~xp.asarray(determined)
     first = xp.min(xp.where(doubtful, xp.asarray(log.time), xp.inf), initial=xp.inf)
-    return log.where(determined), first
+    return log.where(determined), as_dtype(first, log.time.dtype)
 
 
 def _warn_if_lasting(found: Linearization, end: Array) -> Linearization:

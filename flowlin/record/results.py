@@ -33,8 +33,8 @@ with warnings.catch_warnings():
             "discovery; increase `max_events`, watch fewer components, or end the run earlier."
         )
         slide_overflow = (
-            "More pairs slide at once than `ExactKinks` has slots for; increase "
-            "`ExactKinks(slots=...)`."
+            "More pairs slide at once than `ExactKinks` has slots for, which do not grow under jit "
+            "and vmap; increase `ExactKinks(slots=...)`."
         )
         sides_unsolved = (
             "No sides were found that satisfy Filippov's rule at an event; use "

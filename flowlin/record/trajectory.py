@@ -109,10 +109,10 @@ class Trajectory(eqx.Module):
         `accepted_evaluations`, those in accepted steps alone. Where events were watched,
         `unresolved_crossings`: in how many stretches of time crossings may be missing from the log;
         `flow.events.unresolved` says where. Of exact walks and after `confirm`, `converged`: the
-        time from which on no event is determined, or inf. Of exact walks `grazing_margin`, how
-        nearly a pair missed a kink that repels, see `ExactKinks`; `rtol`; and, outside of `jit` and
-        `vmap`, `undecided_touches`: how many times a pair switched there and back within the run's
-        error, see `EventLog.is_touch`.
+        time from which on no event is determined, or inf. Of exact walks `slots`, with how many
+        they ended (see `ExactKinks`), `grazing_margin`, how nearly a pair missed a kink that
+        repels, and `rtol`; outside of `jit` and `vmap` also `undecided_touches`: how many times a
+        pair switched there and back within the run's error, see `EventLog.is_touch`.
         """
         touches = count_touches(self.events)
         found = {} if touches is None else {"undecided_touches": touches}

@@ -41,7 +41,7 @@ CHECKPOINT_SECONDS = (
 WRITING_SHARE = 0.02  # more than this share of the time
 
 
-@saveable(state_format=0, functions={}, python="")
+@saveable(state_format=0, functions={}, python="", slots=0)
 class CheckpointFile(NamedTuple):
     """The content of a checkpoint's file.
 
@@ -54,6 +54,7 @@ class CheckpointFile(NamedTuple):
     - `state_format`: the format of the state in the version that wrote it; 0 until flowlin 0.2.
     - `functions`: fingerprints of what the functions in `observe`, `events` and `tau` do, by where
       they stand, and `python`, the version of which that is the code.
+    - `slots`: of the run's walk, which may have grown; 0 without one, and until flowlin 0.2.
     """
 
     prints: dict[str, str]
@@ -65,6 +66,7 @@ class CheckpointFile(NamedTuple):
     state_format: int
     functions: dict[str, str]
     python: str
+    slots: int
 
 
 class ResumePoint(NamedTuple):
@@ -119,11 +121,13 @@ class Checkpoint(AbstractTimedPause):
         with file_errors("checkpoint", self.path):
             found = found._replace(flow=found.flow.with_module(run.network, "network"))
             check_trajectory(found.flow)
-            if found.capacity < 0:
-                raise ValueError(f"`checkpoint.capacity` is {found.capacity}")
+            if min(found.capacity, found.slots) < 0:
+                raise ValueError(
+                    f"`checkpoint.capacity` is {found.capacity}, `slots` {found.slots}"
+                )
             if set(dict(found.flow.labels)) != set(run.reference.choice._fields):
                 raise ValueError("`checkpoint.flow.labels` do not say what was chosen")
-            run = run.as_saved(found.capacity, found.switched).with_choice(
+            run = run.as_saved(found.capacity, found.switched, found.slots).with_choice(
                 **dict(found.flow.labels)
             )
             start = _state_from_leaves(run, found.state)
@@ -179,6 +183,7 @@ class Checkpoint(AbstractTimedPause):
             state_format=STATE_FORMAT,
             functions=self.functions,
             python=PYTHON,
+            slots=run.slots,
         )
         write_file(self.path, content)
         self.pace.seconds = max(CHECKPOINT_SECONDS, (time.monotonic() - began) / WRITING_SHARE)

@@ -205,10 +205,15 @@ class DescentRun(AbstractRun):
         """Always False: a descent has no other solver."""
         return False
 
-    def as_saved(self, capacity: int, switched: bool) -> "DescentRun":
+    @property
+    def slots(self) -> int:
+        """No slots: nothing slides in a descent."""
+        return 0
+
+    def as_saved(self, capacity: int, switched: bool, slots: int) -> "DescentRun":
         """Return the run with the capacity that a checkpoint has."""
-        if switched:
-            raise ValueError("a descent has no other solver to go over to")
+        if switched or slots:
+            raise ValueError("a descent has no other solver to go over to, and no slots")
         return self.with_capacity(capacity)
 
     def arguments_by_name(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from flowlin._tools.arrays import (
 from flowlin._tools.numerics import SMALL_TREE, catch_forward_mode, reverse_only
 from flowlin._tools.printing import Progress
 from flowlin.engine.integrate import Budget, FlowRun
-from flowlin.engine.kinks.policies import MANY_PAIRS, AbstractKinks, pair_count
+from flowlin.engine.kinks.policies import AbstractKinks, AveragedKinks, walk_cost
 from flowlin.engine.kinks.walk import ExactWalk
 from flowlin.engine.method import Choice, Method, choose_method, validate_tolerances
 from flowlin.engine.mode_frame import problem_in_modes
@@ -147,15 +147,17 @@ def gradient_flow(
       meant. The rate times the spectral radius of the Hessian is measured at the start and at the
       end; from 2 on, the edge of stability, it warns (`fl.RateWarning`).
     - `events`: `Crossing`, `ModeHits`, `LossBelow`, `GradientBelow`, `UnitSwitches`; one or
-      several, no two of one name. A ReLU network with up to 10,000 (unit, sample) pairs logs its
-      gates besides.
+      several, no two of one name. A ReLU network logs its gates besides, unless they are too many
+      for a walk (see `kinks`).
     - `observe`: `{name: function(network, task)}`, recorded at `ts` **instead of** the networks;
       modes in place of a function, as in `{"modes": modes}`, are their strengths (T, K).
 
     Other arguments, which most people never need:
 
     - `kinks`: of a ReLU network; None takes, up to 10,000 (unit, sample) pairs, `ExactKinks()`,
-      and beyond `AveragedKinks()` for one hidden layer without a `solver`, else `IgnoreKinks()`;
+      and beyond `AveragedKinks()` for one hidden layer without a `solver`, else `IgnoreKinks()`.
+      `AveragedKinks()` is taken below, too, where the events to expect, half as many as pairs,
+      times pairs and parameters together are more than 5e7: wide networks on few samples.
       `flow.stats` says which and why, and what is not exact warns (`fl.KinksWarning`).
     - `solver`: any diffrax solver of ordinary differential equations that estimates its error;
       `diffrax.HalfSolver` makes such a one of any other. Its steps are chosen by `rtol` and `atol`.
@@ -453,10 +455,11 @@ def _flow_failure(flow: Trajectory, limits: Limits, run: FlowRun) -> str:
 def _logs_gates(
     network: AbstractModel, task: Task, events: Sequence[AbstractEvent], kinks: AbstractKinks
 ) -> bool:
-    """Tell whether a run watches all gates: ReLU with few pairs, and no units asked for.
+    """Tell whether a run watches all gates: ReLU with few events, and no units asked for.
 
     An exact walk logs its gates itself.
     """
     units = any(isinstance(event, UnitSwitches) for event in events)
     watched = isinstance(network, ReLUNetwork) and not kinks.walks
-    return watched and pair_count(network, task) <= MANY_PAIRS and not units
+    few = walk_cost(network, task).verdict(isinstance(kinks, AveragedKinks))[0]
+    return watched and few and not units

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from flowlin._tools.arrays import join_rows, replace_fields
 from flowlin._tools.numerics import jit_by_array
+from flowlin.engine.integrate import FlowRun
 from flowlin.engine.run import AbstractRun, Limits, is_paused
 from flowlin.record.buffer import EventBuffer
 from flowlin.record.observed import ObservedRows
@@ -68,17 +69,19 @@ def drive_run(outset: Outset, limits: Limits) -> Trajectory:
             # One program then takes all steps, so that no bit depends on when the run paused;
             # without, the start is compiled together with the first segment.
             start = compile_initial_state(run.without_names)
+        larger = run  # with more room, once a segment has come to its end in that
+        ahead = None
         while flow is None or flow is before or is_paused(flow, limits):
-            budget = _steps_to_pause(pauses, start, limits)
-            segment = run.advance(start, flow is None, budget, limits)
-            if _has_outgrown_logs(run, segment, limits):
-                run, start = _with_full_logs(run, start, limits)
+            budget = _steps_to_pause(pauses, start, limits) if ahead is None else ahead
+            segment = larger.advance(start, flow is None, budget, limits)
+            if (room := _with_more_room(larger, start, segment, limits)) is not None:
+                larger, start, ahead = room
                 continue  # the segment is taken again
-            flow = segment if flow is None else _join_segments(flow, segment)
+            run, flow = larger, segment if flow is None else _join_segments(flow, segment)
             for pause in pauses:
                 if is_paused(flow, limits):
                     run, flow = pause.on_pause(run, flow, limits)
-            start = flow.continuation
+            start, larger, ahead = flow.continuation, run, None
         for pause in pauses:
             flow = pause.on_end(run, flow)
     except (KeyboardInterrupt, Exception) as error:
@@ -96,7 +99,7 @@ def drive_run(outset: Outset, limits: Limits) -> Trajectory:
 
 def _steps_to_pause(pauses: Sequence[AbstractPause], start: RunState | None, limits: Limits) -> int:
     """Return the steps from a state to the next pause; from t = 0 without one."""
-    accepted = 0 if start is None else int(start.counts["num_accepted_steps"])
+    accepted = _step_number(start)
     wanted = [pause.step_budget(accepted) for pause in pauses]
     return min((steps for steps in wanted if steps is not None), default=limits.steps)
 
@@ -108,25 +111,72 @@ def run_segment(
     budget: int,
     limits: Limits,
 ) -> tuple[AbstractRun, Trajectory]:
-    """Run one segment; return the run, with larger logs if needed, and the trajectory so far."""
-    flow = run.advance(start, before is None, budget, limits)
-    if _has_outgrown_logs(run, flow, limits):
-        run, start = _with_full_logs(run, start, limits)
-        flow = run.advance(start, before is None, budget, limits)
-    return run, flow if before is None else _join_segments(before, flow)
+    """Run one segment; return the run, with more room if needed, and the trajectory so far.
+
+    It may come back earlier, see `_with_more_room`.
+    """
+    ahead: int = budget
+    while True:
+        flow = run.advance(start, before is None, ahead, limits)
+        room = _with_more_room(run, start, flow, limits)
+        if room is None:
+            return run, flow if before is None else _join_segments(before, flow)
+        run, start = room.run, room.start
+        ahead = budget if room.ahead is None else room.ahead
 
 
-def _has_outgrown_logs(run: AbstractRun, flow: Trajectory, limits: Limits) -> bool:
-    """Tell whether a segment ended since its logs were full, and they may grow."""
-    return run.capacity < limits.events and result_is(flow.result, RESULTS.event_overflow)
+class _Room(NamedTuple):
+    """A run with room for what did not fit into it, from where it takes a segment again, how far.
+
+    - `ahead`: steps at most; None for those that were asked for.
+    """
+
+    run: AbstractRun
+    start: RunState | None
+    ahead: int | None
 
 
-def _with_full_logs(
-    run: AbstractRun, start: RunState | None, limits: Limits
-) -> tuple[AbstractRun, RunState | None]:
-    """Return a run and its state with room for all events that it may have."""
-    start = None if start is None else _with_log_capacity(start, limits.events)
-    return run.with_capacity(limits.events), start
+def _with_more_room(
+    run: AbstractRun, start: RunState | None, segment: Trajectory, limits: Limits
+) -> _Room | None:
+    """Return how a segment is taken again for which there was too little room; None if none was.
+
+    One whose logs became full gets larger ones. One with too few slots for sliding pairs is taken
+    again up to the step before, and, if that was its first step, with more slots. So the
+    steps are the same, to the bit, wherever the run paused.
+    """
+    if run.capacity < limits.events and result_is(segment.result, RESULTS.event_overflow):
+        start = None if start is None else _with_log_capacity(start, limits.events)
+        return _Room(run.with_capacity(limits.events), start, None)
+    if not (run.slots and result_is(segment.result, RESULTS.slide_overflow)):
+        return None
+    before = int(segment.counts["num_accepted_steps"]) - _step_number(start) - 1
+    return _Room(run, start, before) if before > 0 else _with_more_slots(run, start)
+
+
+def _step_number(start: RunState | None) -> int:
+    """Return the steps up to a state; none before t = 0."""
+    return 0 if start is None else int(start.counts["num_accepted_steps"])
+
+
+def _with_more_slots(run: AbstractRun, start: RunState | None) -> _Room:
+    """Return a run with twice the slots, and its state in these."""
+    assert isinstance(run, FlowRun)
+    run = run.with_slots(2 * run.slots)
+    time = 0.0 if start is None else float(start.t)
+    because = f"{run.reference.choice.kinks_because}; {run.slots} slots from t = {time:.4g} on"
+    run = run.with_choice(kinks_because=because)
+    if start is None:
+        return _Room(run, None, None)
+    if not _step_number(start):  # the sides at t = 0 are those that did not fit
+        return _Room(run, compile_initial_state(run.without_names), None)
+    return _Room(run, _compile_state_in_slots(run.without_names, start), None)
+
+
+@jit_by_array
+def _compile_state_in_slots(run: FlowRun, start: RunState) -> RunState:
+    """Return a state that was found with fewer slots as the run goes on from it."""
+    return run.state_in_slots(start)
 
 
 @jit_by_array

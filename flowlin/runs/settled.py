@@ -11,12 +11,11 @@ from flowlin._tools.arrays import replace_fields
 from flowlin._tools.numerics import jit_by_array
 from flowlin.engine.allowed import ErrorPerUnit
 from flowlin.engine.integrate import FlowRun
-from flowlin.engine.kinks.walk import HeldWalk, WalkState
+from flowlin.engine.kinks.walk import HeldWalk
 from flowlin.engine.method import SETTLED
-from flowlin.engine.recorder import RecorderState
 from flowlin.engine.run import AbstractRun, Limits
 from flowlin.engine.solvers.rkc import MOST_STAGES, RKC
-from flowlin.engine.step_control import REST_STEPS, inner_state
+from flowlin.engine.step_control import REST_STEPS, inner_state, with_inner_state
 from flowlin.record.origin import RunState
 from flowlin.record.results import SUCCESSES, result_is
 from flowlin.record.trajectory import Trajectory
@@ -102,19 +101,14 @@ def _state_at_held_sides(held: FlowRun, at: RunState) -> RunState:
     walk = solver.take_over(field, at.t, at.parameters, inner_state(at.solver))
     spent = walk.evaluations - inner_state(at.solver).evaluations
     counts = at.counts | {"evaluations": at.counts["evaluations"] + spent}
-    return replace_fields(at, solver=_with_inner(at.solver, walk), counts=counts)
+    return replace_fields(at, solver=with_inner_state(at.solver, walk), counts=counts)
 
 
 def _walk_state(state: Any, before: Any) -> Any:
     """Return a solver's state at held sides as that of a walk, by its state `before`."""
     anew = jnp.ones((), bool)  # the inner solver's known velocity is of another state
     walk = replace_fields(inner_state(state), inner=inner_state(before).inner, jump=anew)
-    return _with_inner(state, walk)
-
-
-def _with_inner(state: Any, walk: WalkState) -> Any:
-    """Return a solver's state with another walk in it."""
-    return replace_fields(state, inner=walk) if isinstance(state, RecorderState) else walk
+    return with_inner_state(state, walk)
 
 
 @jit_by_array

@@ -141,6 +141,10 @@ class DeepSwitching(AbstractSwitching):
 
         return lax.cond(jnp.any(piece.fired), log_changes, lambda: (sides, log))
 
+    def in_own_slots(self, sides: LayerSides) -> LayerSides:
+        """Return sides that were found with fewer slots in as many as this rule has."""
+        return replace_fields(self._layer_sides(sides.codes), certificate=sides.certificate)
+
     def _decide_sides(
         self, parameters: Parameters, sides: LayerSides, fired: Array
     ) -> tuple[LayerSides, Bool[Array, "H P"]]:
@@ -210,7 +214,7 @@ class DeepSwitching(AbstractSwitching):
             first = jnp.where((count > 0) & rises, ON, jnp.sign(push)).astype(codes.dtype)
             silent = _UnfedAbove(above, feeds, first, torn & ((count > 0) | together), ray)
             new = self._new_sides(event, silent)
-            holds = self._choice_holds(parameters, new)
+            holds = self._choice_holds(parameters, new) | (new.failure == NO_SLOTS)
             trouble = jnp.where(holds, new.failure, NO_SIDES).astype(new.failure.dtype)
             return replace_fields(new, failure=trouble), count + 1
 

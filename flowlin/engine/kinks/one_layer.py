@@ -411,6 +411,11 @@ class OneLayerSwitching(AbstractSwitching):
         )
         return sides, log
 
+    def in_own_slots(self, sides: Sides) -> Sides:
+        """Return sides that were found with fewer slots in as many as this rule has."""
+        slots = min(self.slots, self.flow.task.samples)
+        return sides_with_slots(self.flow.kinks, sides.codes, slots)
+
 
 # ---- Gates of one hidden layer with the fractions of its sliding pairs; each unit's dissipation.
 #

@@ -1,10 +1,12 @@
 """Policies for the kinks of a ReLU flow, the sets z = 0 of the (unit, sample) pairs."""
 
 import abc
+import math
 from typing import Any, ClassVar, NamedTuple
 
 import diffrax
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from equinox import AbstractClassVar
 
@@ -30,6 +32,9 @@ from flowlin.tasks.task import Task
 from flowlin.training.problem import Problem
 
 MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many
+# By `benchmarks/border.py --wide`: events of a pair of a network from small weights, 0.2 to 0.6,
+# and numbers moved by all events of a walk that takes some half a minute.
+EVENTS_PER_PAIR, MANY_NUMBERS = 0.5, 5e7
 DEFAULT_REASON = "the default for these kinks"
 ASKED_REASON = "as asked for"
 # Made once: modules take longer to make than to use.
@@ -283,9 +288,10 @@ class ExactKinks(AbstractKinks):
 
     **Arguments:**
 
-    - `slots`: how many pairs of one unit may slide at once, or in a network of several hidden
-      layers a quarter of the pairs that may; a run that needs more stops with
-      `RESULTS.slide_overflow`.
+    - `slots`: for how many pairs of one unit that slide at once there is room at first, or in a
+      network of several hidden layers for a quarter of all. A run that needs more goes on with
+      twice as many, compiled anew; `flow.stats["slots"]` says with how many it ended. Under `jit`
+      and `vmap` it stops with `RESULTS.slide_overflow`.
 
     **Raises:** `ValueError` for fewer than one slot.
     """
@@ -351,6 +357,43 @@ def pair_count(network: AbstractModel, task: Task) -> int:
     return sum(network.hidden) * task.samples
 
 
+class WalkCost(NamedTuple):
+    """The cost of an exact walk, as far as it is known at t = 0.
+
+    - `pairs`: (unit, sample) pairs.
+    - `events`: the switches to expect, for small weights; large ones have fewer.
+    - `numbers`: what a step to an event moves: preactivations and parameters.
+    """
+
+    pairs: int
+    events: int
+    numbers: int
+
+    def verdict(self, averages: bool) -> tuple[bool, str]:
+        """Tell whether to walk, and why; `averages` tells whether averaged gates could take over.
+
+        They take one to five thousand evaluations whatever the events. Where they cannot, what is
+        left is plain integration, and a long walk is better.
+        """
+        if self.pairs > MANY_PAIRS:
+            return False, f"{self.pairs} (unit, sample) pairs, more than {MANY_PAIRS}"
+        about = f"about {self.events} events to expect of {self.pairs} (unit, sample) pairs"
+        if averages and self.events * self.numbers > MANY_NUMBERS:
+            return False, f"{about}, each of which moves {self.numbers} numbers"
+        return True, about
+
+
+def walk_cost(network: AbstractModel, task: Task) -> WalkCost:
+    """Estimate the cost of an exact walk by sizes alone, so that traced runs choose alike.
+
+    Each event ends a step, and the steps take some 18 evaluations of the velocity per event, each
+    of which moves the preactivations of all pairs and all parameters.
+    """
+    pairs = pair_count(network, task)
+    parameters = sum(a.size for a in jax.tree.leaves(network.parameters))
+    return WalkCost(pairs, math.ceil(EVENTS_PER_PAIR * pairs), pairs + parameters)
+
+
 def choose_kinks(
     network: ReLUNetwork, task: Task, solver: diffrax.AbstractSolver | None
 ) -> tuple[AbstractKinks, str]:
@@ -359,21 +402,22 @@ def choose_kinks(
     Warns where that is not `ExactKinks`. Its border was measured by `benchmarks/border.py`: at a
     parameter error of 1e-6 plain integration takes more than ten times as long or does not get
     there, up to the 5,120 pairs tried; at 1e-4 it is the faster one from about 2,000 pairs on with
-    Gaussian data, and with digits at all sizes.
+    Gaussian data, and with digits at all sizes. Averaged gates, for one hidden layer, are the
+    faster ones from some hundred events on, to four or five digits; there the border is where a
+    walk takes some half a minute.
 
-    The same border is taken for several hidden layers: up to the 5,120 pairs tried neither gets to
-    1e-6, and descent takes 4 to 150 times as long. At 1e-4 smoothing is the faster one with digits
-    and at 5,120 pairs, plain integration nowhere.
+    For several hidden layers the border is that of the pairs: up to the 5,120 pairs tried neither
+    gets to 1e-6, and descent takes 4 to 150 times as long. At 1e-4 smoothing is the faster one with
+    digits and at 5,120 pairs, plain integration nowhere.
     """
-    count, depth = pair_count(network, task), len(network.hidden)
-    if count > MANY_PAIRS:
-        averaged = depth == 1 and solver is None
-        kinks = AveragedKinks() if averaged else IGNORED
-        why = f"{count} (unit, sample) pairs, more than {MANY_PAIRS}"
+    averages = len(network.hidden) == 1 and solver is None
+    walks, why = walk_cost(network, task).verdict(averages)
+    if not walks:
+        kinks = AveragedKinks() if averages else IGNORED
     elif not (solver is None or is_explicit(solver)):
         kinks, why = SmoothKinks(), f"{type(solver).__name__} is not an explicit Runge-Kutta method"
     else:
-        return ExactKinks(), f"{count} (unit, sample) pairs, no more than {MANY_PAIRS}"
+        return ExactKinks(), why
     warn_user(
         f"the kinks are not walked through exactly but by {kinks}: {why}. Pass `kinks` to choose "
         "yourself.",

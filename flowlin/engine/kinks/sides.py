@@ -407,3 +407,7 @@ class AbstractSwitching(eqx.Module):
     @abc.abstractmethod
     def switch_sides(self, piece: Piece, sides: Any, log: EventBuffer) -> tuple[Any, EventBuffer]:
         """Return the sides after the event at the end of a piece, and the log with what changed."""
+
+    @abc.abstractmethod
+    def in_own_slots(self, sides: Any) -> Any:
+        """Return sides that were found with fewer slots in as many as this rule has."""
