@@ -37,6 +37,7 @@ def mask_of_touches(log: Any) -> np.ndarray:
         return back & near & (component[first] == component[second])
 
     order = np.lexsort((time, component))
+    order = order[np.isfinite(time[order])]  # without the padding of a log made under `jit`
     for k in np.unique(component[order[1:]][is_return(order[:-1], order[1:])]):
         open_: list[int] = []  # switches of the pair that may still be the first of two
         for event in order[component[order] == k]:
