@@ -418,7 +418,7 @@ measures.OnTask(lambda: 1.0, task) > `measure` must be a function of (network, t
 """
 PICTURES = """
 plot.losses({}) > `runs` is empty; give at least one, as
-plot.losses([1]) > `runs` must be a dictionary
+plot.losses([1]) > `runs` must be a trajectory, a sweep, or a dictionary
 plot.losses({'a': 'f'}) > `runs['a']` must be a trajectory, several of them, or a sweep, got 'f'
 plot.kinks(np.arange(3.0), np.ones((2, 2))) > `positions` must have shape (3, H), got (2, 2)
 plot.kinks(np.arange(3.0), np.ones((3, 0))) > `positions` is empty: its shape is (3, 0)

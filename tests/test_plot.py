@@ -84,6 +84,8 @@ def test_losses(flow, descent):
     assert r"units of $\tau$" in ax.get_xlabel()
     with pytest.raises(ValueError, match="`runs` is empty"):
         fl.plot.losses({}, ax)
+    alone = fl.plot.losses(flow)
+    assert np.array_equal(drawn(alone, type(flow.final).__name__)[1], flow.losses)
 
 
 @pytest.mark.slow

@@ -31,11 +31,21 @@ from flowlin.record.sweep import Sweep
 from flowlin.record.trajectory import Trajectory
 
 
-@checked(runs=dictionary_of("{label: trajectory}"))
+def _runs_argument(name: str, value: Any) -> Any:
+    """Check for one run, a sweep, or a dictionary of some."""
+    if isinstance(value, (Trajectory, Sweep)):
+        return value
+    if isinstance(value, Mapping):
+        return dictionary_of("{label: trajectory}")(name, value)
+    raise argument_error(name, "a trajectory, a sweep, or a dictionary {label: trajectory}", value)
+
+
+@checked(runs=_runs_argument)
 def losses(
-    runs: Mapping[str, Trajectory | Sweep | Sequence[Trajectory]], ax: Axes | None = None
+    runs: Trajectory | Sweep | Mapping[str, Trajectory | Sweep | Sequence[Trajectory]],
+    ax: Axes | None = None,
 ) -> Axes:
-    """Draw the loss over time of several runs: flows as lines, descent as hollow markers.
+    """Draw the loss over time of runs: flows as lines, descent as hollow markers.
 
     Colour and line style tell the kind of network, shade and marker the runs of one kind. Several
     runs under one label, a `Sweep` over seeds, say, become their mean with a band of one standard
@@ -43,7 +53,8 @@ def losses(
 
     **Arguments:**
 
-    - `runs`: by label, a trajectory, or several with the same saved times and tau.
+    - `runs`: one trajectory or sweep; or by label a trajectory, or several with the same saved
+      times and tau. One without a label is labelled by its network.
     - `ax`: None makes a new one.
 
     **Returns:** the Axes.
@@ -52,7 +63,10 @@ def losses(
     """
     ax, drawn = axes_or_new(ax), Counter()
     labels = set()
-    for label, given in runs.items():
+    alone = None if isinstance(runs, Mapping) else _runs_under_label("", runs)
+    by_label = {type(alone[0].final).__name__: alone} if alone else runs
+    assert isinstance(by_label, Mapping)
+    for label, given in by_label.items():
         members = _runs_under_label(label, given)
         first = members[0]
         if any(not np.array_equal(m.ts, first.ts) for m in members):
