@@ -152,7 +152,7 @@ class Crossing(AbstractEvent):
     which has no side, is reported by `flow.events.unresolved`, by
     `flow.stats["unresolved_crossings"]`, and by a `fl.CrossingsWarning`. Under `jit`, `vmap` and
     derivatives all that is the same but for the warning. A feature that is narrower than the
-    distance of nine points at which everything else is smooth stays unseen, since a function that
+    distance of five points at which everything else is smooth stays unseen, since a function that
     can only be sampled has no other certificate.
 
     **Arguments:**

@@ -26,7 +26,7 @@ EVENT_COLUMNS = ("time", "uncertainty", "name", "index", "old", "new", "promise"
 
 # How surely all crossings are in the log: a bound shows that a part of a step has none or one, for
 # polynomials in time and monotone functions, and every step of a descent is looked at; else a step
-# is sampled at five points, and nine in each part where these show a change or leave a doubt; a
+# is sampled at five points, and at five of each half of it where these leave a doubt, and so on; a
 # function of integers has no slope to go by.
 CERTIFIED, SAMPLED, BISECTED = "certified", "sampled", "bisected"
 
@@ -206,9 +206,9 @@ class EventLog(eqx.Module):
 
         "certified": a bound shows that none is missing, for functions that are polynomials in time
         within a step and those that are monotone; and in a descent, whose every step is looked at.
-        "sampled": a step is looked at in five points, and in nine of each part of it where these
-        leave a doubt; what swings faster may be missed. "bisected": the same of a function that
-        jumps, as an accuracy does, which has no slope to go by.
+        "sampled": a step is looked at in five points, and in five of each half of it where these
+        leave a doubt, and so on; what swings faster may be missed. "bisected": the same of a
+        function that jumps, as an accuracy does, which has no slope to go by.
         """
         self._require_known("events.promise")
         return [self.channels[k].promise for k in np.asarray(self.channel)]
