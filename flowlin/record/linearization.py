@@ -1,6 +1,8 @@
 """The linearization time t*, and the activity of a hidden layer as step functions of time."""
 
+import functools
 import math
+import operator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -211,8 +213,9 @@ def _without_undetermined(log: EventLog, channels: list[int]) -> tuple[EventLog,
     determined, xp = log.is_determined, _array_module(log)
     if xp is np and np.all(np.asarray(determined)):
         return log, as_dtype(np.inf, log.time.dtype)
-    channel = xp.asarray(log.channel)
-    doubtful = xp.isin(channel, xp.asarray(channels, channel.dtype)) & ~xp.asarray(determined)
+    component, ends = xp.asarray(log.component), [log.offsets[k : k + 2] for k in channels]
+    mine = functools.reduce(operator.or_, [(component >= a) & (component < b) for a, b in ends])
+    doubtful = mine & ~xp.asarray(determined)
     first = xp.min(xp.where(doubtful, xp.asarray(log.time), xp.inf), initial=xp.inf)
     return log.where(determined), as_dtype(first, log.time.dtype)
 
@@ -291,12 +294,13 @@ def _count_units(log: EventLog, bottom: int, top: int, lowest: int) -> UnitCount
     """
     xp = _array_module(log)
     (units,) = log.channels[bottom].shape
-    channel, change = xp.asarray(log.channel), _change_per_event(log, lowest)
+    component, change = xp.asarray(log.component), _change_per_event(log, lowest)
 
     def count_units_of(which: int) -> AnyArray:
         start, stop = log.offsets[which : which + 2]
+        mine = (component >= start) & (component < stop)
         first = xp.sum(xp.asarray(log.initial)[start:stop] >= lowest, dtype=int)
-        moved = xp.cumsum(xp.where(channel == which, change, 0))
+        moved = xp.cumsum(xp.where(mine, change, 0))
         return xp.append(xp.zeros(1, moved.dtype), moved) + first
 
     return _unit_counts(log, count_units_of(bottom), units - count_units_of(top), units)

@@ -9,6 +9,7 @@ import numpy as np
 from flowlin._tools.arguments import (
     CHECKS_BY_NAME,
     argument_error,
+    boolean,
     checked,
     function_of,
     integer_from,
@@ -173,7 +174,7 @@ class Sweep(Sequence[Any]):
         names = [name for name in (rows[0] if rows else ()) if name not in ("run", "failed")]
         return {name: np.array([row[name] for row in rows]) for name in names}
 
-    @checked(workers=integer_from(1))
+    @checked(workers=integer_from(1), finer=boolean)
     def confirm(
         self,
         *,

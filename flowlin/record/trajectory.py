@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 from flowlin._tools.arguments import (
     CHECKS_BY_NAME,
     argument_error,
+    boolean,
     checked,
     final_time,
     instance_of,
@@ -288,7 +289,7 @@ class Trajectory(eqx.Module):
             raise extension_error(self)
         return extended(self, t1, ts, cast(int, max_steps), max_events, progress, throw)
 
-    @checked(progress=progress_option)
+    @checked(progress=progress_option, finer=boolean)
     def confirm(
         self,
         *,
