@@ -38,7 +38,7 @@ from flowlin.engine.step_control import (
 )
 from flowlin.events.watch import Observer, Watch, log_with_names, watches_without_names
 from flowlin.networks.base import AbstractModel, trainable_part
-from flowlin.record.event_log import gate_log
+from flowlin.record.event_log import EventLog, gate_log
 from flowlin.record.origin import Origin, RunState
 from flowlin.record.results import RESULTS
 from flowlin.record.trajectory import Trajectory, trim_run
@@ -388,15 +388,8 @@ class FlowRun(AbstractRun):
         y = jax.tree.map(lambda a: a[0], last)
         state, loss = solution.solver_state, self.method.objective.loss_value(self.network_at(y))
         found = FlowOutcome(RESULTS.promote(solution.result), t, y, None)
-        if self.watches:
-            found = found.with_recorder(state)
-            state = state.inner
-        doubts = solution.solver_state.unresolved if self.watches else None
-        events = event_log(found.log, self.observer, found.end, doubts, interpolation_cls)
-        if isinstance(state, WalkState):
-            found = found.with_walk(state)
-            gates = gate_log(state.log, state.initial_sides, self.network.hidden, found.end)
-            events = gates.merge_with(events)
+        found, events = self._outcome_and_events(found, state, interpolation_cls)
+        doubts, state = (state.unresolved, state.inner) if self.watches else (None, state)
         ts, rows = self._rows_with_end(start, (ts, rows), found, paused, loss)
         # Rows past the event that ended the run were saved before it was known.
         kept, (losses, observed) = ts <= found.end, rows
@@ -443,6 +436,20 @@ class FlowRun(AbstractRun):
                 loss,
             ),
         )
+
+    def _outcome_and_events(
+        self, found: FlowOutcome, state: Any, interpolation_cls: object
+    ) -> tuple[FlowOutcome, EventLog]:
+        """Return the outcome with what recorder and walk know of it, and what both have logged."""
+        doubts = None
+        if self.watches:
+            found, doubts, state = found.with_recorder(state), state.unresolved, state.inner
+        events = event_log(found.log, self.observer, found.end, doubts, interpolation_cls)
+        if isinstance(state, WalkState):
+            found = found.with_walk(state)
+            gates = gate_log(state.log, state.initial_sides, self.network.hidden, found.end)
+            events = gates.merge_with(events)
+        return found, events
 
     def _rows_with_end(
         self, start: RunState, saved: Any, outcome: "FlowOutcome", paused: Array, loss: Array

@@ -52,9 +52,8 @@ def step_to_event(
     falls, low_end, high_end = curve.first_fall(*grid)
 
     def to_event():
-        low, high, first, tied = _first_margin_event(
-            curve, low_end, high_end, slack <= 0, tolerance
-        )
+        bracket = low_end, high_end
+        low, high, first, tied = _first_margin_event(curve, *bracket, slack <= 0, tolerance)
         length = lax.stop_gradient(t1 - t)
         target = lax.stop_gradient(t) + high * length
         ye, error_e, dense_e, last_e = solver.step_from(velocity, terms, t, target, y, frozen)
@@ -73,13 +72,9 @@ def step_to_event(
 
     end, y1, dense, last, fired, uncertainty, per_error, reached = lax.cond(falls, to_event, to_end)
     y1, moved = flow.project_to_kinks(y1, frozen)
-    slides, drives = frozen.codes == SLIDING, flow.drive_scales(y)
-    scales = jnp.where(slides, drives, flow.pair_scales(y))  # of u and z
+    scales, may_graze = _error_scales(flow, frozen, y, bounds, rtol)
     shift = per_error * jnp.max(jnp.where(fired, rtol * scales, 0.0)).astype(t.dtype)
-    repels = bounds < -rtol * drives
-    may_graze = jnp.where(repels & ~slides, scales, 0.0)
-    approach = _approach_after(before, grid, reached, may_graze, tolerance)
-    approach = Approach(approach.margin, approach.nears & ~fired)
+    approach = _approach_after(before, grid, reached, may_graze, tolerance, fired)
     return Piece(
         start=t,
         end=end,
@@ -93,6 +88,19 @@ def step_to_event(
         shift=lax.stop_gradient(shift),
         approach=lax.stop_gradient(approach),
     )
+
+
+def _error_scales(
+    flow: Any, frozen: Any, y: Parameters, bounds: Array, rtol: Any
+) -> tuple[Float[Array, "H P"], Float[Array, "H P"]]:
+    """Return what errors of u and z are relative to, and the same where a kink repels, else 0.
+
+    A kink repels where its bound of u lies below zero by more than an error of `rtol`.
+    """
+    slides, drives = frozen.codes == SLIDING, flow.drive_scales(y)
+    scales = jnp.where(slides, drives, flow.pair_scales(y))
+    repels = bounds < -rtol * drives
+    return scales, jnp.where(repels & ~slides, scales, 0.0)
 
 
 def _margin_curve(
@@ -268,6 +276,7 @@ def _approach_after(
     reached: Array,
     scales: Float[Array, "H P"],
     rounding: Float[Array, "H P"],
+    fired: Bool[Array, "H P"],
 ) -> Approach:
     r"""Return how near pairs came to their kinks, after a step as far as it `reached`.
 
@@ -283,6 +292,7 @@ def _approach_after(
 
     Margins count by `scales`, zero for pairs that do not count. They, and what they move by in a
     step, are beyond `rounding`: by that z of a dead unit moves, or of one that just left its kink.
+    Pairs that `fired` at its end are past their kinks.
     """
     value, slope = (a[:, : scales.size] for a in grid)
     turns, p = _turns_on_grid(value, slope)
@@ -303,7 +313,7 @@ def _approach_after(
     margin = jnp.minimum(before.margin, jnp.min(relative))
     # The slope at the end, as linear between two points as the secant has it.
     ends = jnp.clip(1 - jnp.abs(reached - grid_points) * (STEP_GRID.size - 1), 0.0, 1.0)
-    nears = (ends @ slope < -least).reshape(scales.shape)
+    nears = (ends @ slope < -least).reshape(scales.shape) & ~fired
     return Approach(margin.astype(before.margin.dtype), nears)
 
 
