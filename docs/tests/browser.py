@@ -15,6 +15,8 @@ import websocket
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
+# What the protocol answers while one page gives way to the next.
+LEFT = ("navigated or closed", "context was destroyed", "Cannot find context")
 PORT = ("--remote-debugging-port=0", "--remote-allow-origins=*")
 
 
@@ -89,13 +91,29 @@ class Browser:
             raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
+    def follow(self, link: str) -> None:
+        """Click on a link, after the answer: the page that would give it is then left."""
+        self.run(f"void setTimeout(() => {link}.click())")
+
     def until(self, condition: str, seconds: float = 20) -> None:
-        """Wait for an expression of JavaScript to be true; `TimeoutError` names it."""
+        """Wait for an expression of JavaScript to be true; `TimeoutError` names it.
+
+        A page that is left while it is asked answers with an error; the next one is asked again.
+        """
         end = time.monotonic() + seconds
-        while not self.run(condition):
+        while not self.answered(condition):
             if time.monotonic() > end:
                 raise TimeoutError(f"not within {seconds} s: {condition}")
             time.sleep(0.02)
+
+    def answered(self, condition: str) -> bool:
+        """Whether a page is there to answer, and says that the condition is true."""
+        try:
+            return bool(self.run(condition))
+        except RuntimeError as error:
+            if any(words in str(error) for words in LEFT):
+                return False
+            raise
 
     def picture(self, path: pathlib.Path, whole: bool = False) -> None:
         """Save what is seen, or the whole page, as a PNG."""

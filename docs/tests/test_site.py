@@ -132,7 +132,7 @@ def test_search_finds_the_page_of_words_first(tab, words):
 
 def test_search_leads_to_a_place_on_a_page(tab):
     search(tab, "gradient_flow")
-    tab.run(f"{FIRST}.querySelector('p.part a').click()")
+    tab.follow(f"{FIRST}.querySelector('p.part a')")
     tab.until("location.hash === '#flowlin.gradient_flow' && document.readyState === 'complete'")
     assert tab.run("document.getElementById('flowlin.gradient_flow') !== null")
 
@@ -140,7 +140,7 @@ def test_search_leads_to_a_place_on_a_page(tab):
 def test_search_leads_to_a_verdict(tab):
     search(tab, "Eq. 14")
     place = tab.run(f"{FIRST}.querySelector('p.part a').href").partition("#")[2]
-    tab.run(f"{FIRST}.querySelector('p.part a').click()")
+    tab.follow(f"{FIRST}.querySelector('p.part a')")
     tab.until("location.pathname.endsWith('verdicts.html') && document.readyState === 'complete'")
     card = f"document.getElementById('{place}')"
     assert re.search(r"Eqs?\. .*14", tab.run(f"{card}.innerText"))
