@@ -53,6 +53,9 @@ from flowlin.runs.largest_learning_rate import RateCertificate as RateCertificat
 from flowlin.runs.largest_learning_rate import largest_learning_rate as largest_learning_rate
 from flowlin.runs.load import load as load
 from flowlin.runs.modified_edge import RateWarning as RateWarning
+from flowlin.runs.polish import CriticalPoint as CriticalPoint
+from flowlin.runs.polish import PolishWarning as PolishWarning
+from flowlin.runs.polish import polish as polish
 from flowlin.runs.run_options import PrecisionWarning as PrecisionWarning
 from flowlin.runs.step_clock import LossConvention as LossConvention
 from flowlin.runs.step_clock import StepClock as StepClock
