@@ -32,7 +32,9 @@ def test_ridge_regression_ends_where_its_normal_equations_say(seed):
     np.testing.assert_allclose(point.network.weights[0], expected, rtol=0, atol=ROUNDING)
     twice = np.sort(np.tile(np.linalg.eigvalsh(curvature), 2))
     np.testing.assert_allclose(point.eigenvalues, twice, rtol=ROUNDING)
-    assert point.converged and point.index == 0 and point.nullity == 0
+    assert point.converged
+    assert point.index == 0
+    assert point.nullity == 0
     moved = np.linalg.norm(expected - network.weights[0])
     np.testing.assert_allclose(point.moved, moved, rtol=ROUNDING)
 
@@ -41,7 +43,9 @@ def test_ridge_regression_ends_where_its_normal_equations_say(seed):
 def test_the_saddle_that_small_weights_leave_is_found_as_a_saddle(size):
     """At w = 0 the Hessian is ((0, -s), (-s, 0)), its eigenvalues -s and s."""
     point = fl.polish(scalar(size, -2 * size), SCALAR)
-    assert point.converged and point.index == 1 and point.nullity == 0
+    assert point.converged
+    assert point.index == 1
+    assert point.nullity == 0
     np.testing.assert_allclose(point.eigenvalues, [-STRENGTH, STRENGTH], rtol=ROUNDING)
     assert max(abs(float(w[0, 0])) for w in point.network.weights) <= 1e3 * EPS * size
     assert point.loss == STRENGTH**2 / 2
@@ -52,7 +56,9 @@ def test_a_minimum_among_many_is_the_one_near_by():
     first, second = 2.0, 1.01
     point = fl.polish(scalar(first, second), SCALAR)
     w1, w2 = (float(w[0, 0]) for w in point.network.weights)
-    assert point.converged and point.index == 0 and point.nullity == 1
+    assert point.converged
+    assert point.index == 0
+    assert point.nullity == 1
     assert abs(w1 * w2 - STRENGTH) <= 8 * EPS
     np.testing.assert_allclose(point.eigenvalues, [0, w1**2 + w2**2], atol=ROUNDING)
     nearest = abs(STRENGTH - first * second) / np.hypot(first, second)  # up to the bend over it
@@ -67,7 +73,8 @@ def test_the_end_of_a_flow_is_polished_and_its_rate_is_the_least_curvature():
     network = fl.LinearNetwork.init(task, 3, 0.5, key=jax.random.key(1))
     first, second = (fl.gradient_flow(network, task, t, rtol=1e-10).final for t in (36.0, 37.0))
     point = fl.polish(second, task)
-    assert point.converged and point.index == 0
+    assert point.converged
+    assert point.index == 0
     curved = np.asarray(point.eigenvalues)[int(point.nullity) :]
     far = [float(fl.distance(one, point.network)) for one in (first, second)]
     np.testing.assert_allclose(np.log(far[0] / far[1]), curved[0], rtol=1e-3)
@@ -76,7 +83,10 @@ def test_the_end_of_a_flow_is_polished_and_its_rate_is_the_least_curvature():
 def test_any_module_with_frozen_arrays_and_cross_entropy():
     """The other arrays stay, and the eigenvalues are those of JAX's own Hessian."""
     rng = np.random.default_rng(3)
-    x, labels = jnp.asarray(rng.normal(size=(12, 2))), jnp.asarray(np.eye(3)[rng.integers(3, size=12)])
+    x, labels = (
+        jnp.asarray(rng.normal(size=(12, 2))),
+        jnp.asarray(np.eye(3)[rng.integers(3, size=12)]),
+    )
     task = fl.Task(x, labels)
     module = eqx.nn.Linear(2, 3, dtype=jnp.float64, key=jax.random.key(0))
     only_bias = eqx.tree_at(lambda m: m.bias, jax.tree.map(lambda _: False, module), True)
@@ -92,7 +102,9 @@ def test_any_module_with_frozen_arrays_and_cross_entropy():
     expected = np.linalg.eigvalsh(jax.hessian(loss)(point.network.bias))
     np.testing.assert_allclose(point.eigenvalues, expected, atol=ROUNDING)
     # A shift of all logits changes nothing: one flat direction.
-    assert point.converged and point.nullity == 1 and point.index == 0
+    assert point.converged
+    assert point.nullity == 1
+    assert point.index == 0
 
 
 def test_a_minimum_on_a_kink_is_told():
@@ -102,7 +114,8 @@ def test_a_minimum_on_a_kink_is_told():
     only_first = eqx.tree_at(lambda n: n.weights[0], jax.tree.map(lambda _: False, network), True)
     with pytest.warns(fl.PolishWarning, match="kink"):
         point = fl.polish(network, task, trainable=only_first)
-    assert not point.converged and "NOT converged" in repr(point)
+    assert not point.converged
+    assert "NOT converged" in repr(point)
     assert point.gradient_norm >= 0.5
 
 
@@ -120,7 +133,8 @@ def test_it_is_the_same_under_jit_and_vmap_and_in_float32():
         )
     small = scalar(np.float32(1.5), np.float32(1.2))
     point = fl.polish(small, SCALAR)
-    assert point.eigenvalues.dtype == jnp.float32 and point.converged
+    assert point.eigenvalues.dtype == jnp.float32
+    assert point.converged
     assert abs(float(point.network.weights[0][0, 0] * point.network.weights[1][0, 0]) - 2) < 1e-6
 
 

@@ -20,7 +20,7 @@ from flowlin.engine.observables import Observables
 from flowlin.engine.recorder import event_log
 from flowlin.events.watch import Observer, watches_without_names
 from flowlin.networks.base import AbstractModel
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.buffer import EventBuffer
 from flowlin.record.event_log import EventLog, Unresolved
 from flowlin.record.results import RESULTS

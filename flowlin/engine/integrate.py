@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 
 from flowlin._tools.arrays import Parameters, as_parameters, replace_fields
 from flowlin._tools.numerics import jit_by_array
-from flowlin.engine.kinks.policies import ExactKinks
+from flowlin.engine.kinks.kink_policies import ExactKinks
 from flowlin.engine.kinks.walk import ExactWalk, WalkState
 from flowlin.engine.method import Method, describe_options
 from flowlin.engine.mode_frame import ProblemInModes

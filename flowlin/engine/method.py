@@ -18,7 +18,7 @@ from flowlin._tools.numerics import FlatTree
 from flowlin._tools.warn import warn_user
 from flowlin.engine.allowed import ErrorPerUnit, ErrorScaledController
 from flowlin.engine.kinks.averaged import AveragedGates
-from flowlin.engine.kinks.policies import (
+from flowlin.engine.kinks.kink_policies import (
     ASKED_REASON,
     IGNORED,
     AbstractKinks,
@@ -34,7 +34,7 @@ from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.solvers.wrapped import is_explicit
 from flowlin.networks.base import AbstractOwnModel
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.training.objective import AbstractObjective, ModifiedLoss
 from flowlin.training.problem import Problem
 from flowlin.training.rules import (

@@ -32,11 +32,11 @@ from flowlin.engine.method import Method
 from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.solvers.wrapped import is_explicit
 from flowlin.measures.modes import LARGEST_INPUT, modes_within
-from flowlin.networks.kinds import LinearNetwork
+from flowlin.networks.network_kinds import LinearNetwork
 from flowlin.tasks.task import Task, has_entry_weights, weights_by_sample
-from flowlin.training.losses import SquaredError
 from flowlin.training.objective import AbstractObjective, ModifiedLoss, with_decay
 from flowlin.training.problem import Problem
+from flowlin.training.squared_error import SquaredError
 from flowlin.training.statistics import (
     STATISTICS_ARE,
     LinearStatistics,

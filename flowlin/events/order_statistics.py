@@ -30,7 +30,7 @@ from flowlin._tools.series import (
 )
 from flowlin.events.path import StepPath
 from flowlin.events.search import Brackets, Directions, StepPart, deepest_level
-from flowlin.networks.kinds import AbstractNetwork
+from flowlin.networks.network_kinds import AbstractNetwork
 
 # ---- Crossings of one unit's order statistic: of its number of positive polynomials.
 

@@ -11,8 +11,8 @@ from jaxtyping import Array
 from flowlin._tools.arguments import CHECKS_BY_NAME, argument_error, checked, float_array
 from flowlin._tools.arrays import require_finite
 from flowlin.networks.base import AbstractModel, AbstractOwnModel, require_inputs
-from flowlin.networks.kinds import AbstractNetwork
 from flowlin.networks.modules import ForeignModel
+from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.measured import (
     MEASURE,
     AbstractPreparedMeasure,

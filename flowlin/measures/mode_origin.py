@@ -10,7 +10,7 @@ from jaxtyping import Array
 from flowlin._tools.arrays import is_traced
 from flowlin.networks.base import AbstractModel, AbstractOwnModel
 from flowlin.networks.graph import AbstractGraph
-from flowlin.networks.kinds import AbstractNetwork
+from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.tasks.task import Task, has_entry_weights, weights_by_sample
 
 MODES_ARE = "modes are"  # in errors

@@ -42,8 +42,8 @@ from flowlin.measures.singular_triples import (
     singular_triples,
 )
 from flowlin.networks.base import AbstractModel, AbstractOwnModel
-from flowlin.networks.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
 from flowlin.networks.modules import as_model
+from flowlin.networks.network_kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
 from flowlin.record.measured import AbstractPreparedMeasure
 from flowlin.tasks.task import Task, weights_by_sample
 

@@ -18,8 +18,10 @@ from flowlin.networks.base import AbstractModel, trainable_flags, trainable_part
 from flowlin.networks.modules import as_model
 from flowlin.record.measured import require_targets
 from flowlin.tasks.task import Task
-from flowlin.training.losses import AnyLoss, Loss, SquaredError
+from flowlin.training.function_loss import AnyLoss
+from flowlin.training.loss import Loss
 from flowlin.training.objective import FullData
+from flowlin.training.squared_error import SquaredError
 
 # Up to so many parameters, and so many per eigenvalue, the whole Hessian is made.
 WHOLE_SIZE, SIZE_PER_EIGENVALUE = 256, 20

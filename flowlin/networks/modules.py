@@ -23,7 +23,7 @@ from flowlin._tools.printing import Summary, format_count, print_by
 from flowlin._tools.user_functions import user_function_errors
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
-from flowlin.networks.kinds import AbstractNetwork
+from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.tasks.task import Task, labels_remedy
 
 ONE_SAMPLE = (

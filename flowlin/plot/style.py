@@ -29,7 +29,7 @@ from flowlin._tools.arguments import (
 from flowlin._tools.arguments import real_array as numbers
 from flowlin._tools.memory import require_memory
 from flowlin.networks.graph import AbstractGraph
-from flowlin.networks.kinds import GatedLinearNetwork, LinearNetwork, ReLUNetwork
+from flowlin.networks.network_kinds import GatedLinearNetwork, LinearNetwork, ReLUNetwork
 from flowlin.record.trajectory import Trajectory
 
 # ---- What pictures are made of, as `flowlin._tools.arguments` checks it.

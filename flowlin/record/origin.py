@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from flowlin._tools.arrays import Parameters, is_traced
 from flowlin.tasks.task import Task
-from flowlin.training.losses import Loss
+from flowlin.training.loss import Loss
 
 
 class Origin:

@@ -31,8 +31,8 @@ from flowlin._tools.files import saveable, writable_path, write_file
 from flowlin._tools.printing import Progress, concrete_array, print_by, progress_option
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import AbstractGraph
-from flowlin.networks.kinds import ReLUNetwork
 from flowlin.networks.modules import ForeignModel
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.event_log import EventLog, warn_unresolved
 from flowlin.record.linearization import (
     Linearization,
@@ -56,7 +56,7 @@ from flowlin.record.run_errors import RunErrors
 from flowlin.record.touches import count_touches
 from flowlin.record.trajectory_summary import trajectory_summary
 from flowlin.record.trajectory_table import trajectory_columns
-from flowlin.training.losses import Loss
+from flowlin.training.loss import Loss
 
 # Counts (open, closed) by layer, quantile and number of steps in a window.
 WindowCounts = dict[tuple[int, float, int], tuple[UnitCounts, UnitCounts]]

@@ -15,7 +15,7 @@ from flowlin._tools.printing import (
     format_times,
     shorten_text,
 )
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.event_log_summary import (
     channel_sizes,
     event_names,

@@ -15,7 +15,7 @@ from flowlin._tools.printing import Summary, concrete_array, format_number, form
 from flowlin.networks.base import AbstractModel
 from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
-from flowlin.training.losses import Loss
+from flowlin.training.loss import Loss
 
 
 def comparison_summary(found: Any) -> Summary:

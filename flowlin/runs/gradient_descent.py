@@ -30,19 +30,17 @@ from flowlin._tools.arrays import (
 )
 from flowlin._tools.memory import require_memory
 from flowlin._tools.printing import Progress, progress_option
-from flowlin.engine.descend import (
-    Descent,
-    DescentObserver,
-    Window,
-)
-from flowlin.engine.kinks.policies import IGNORED
+from flowlin.engine.descend import Descent, DescentObserver, Window
+from flowlin.engine.kinks.kink_policies import IGNORED
 from flowlin.engine.observables import Observables, Observe
 from flowlin.engine.run import UNLIMITED_STEPS, Limits
-from flowlin.events.events import AbstractEvent, UnitSwitches, user_watches
+from flowlin.events.event import AbstractEvent
+from flowlin.events.switches import UnitSwitches
+from flowlin.events.user_events import user_watches
 from flowlin.events.watch import Observer
 from flowlin.networks.base import trainable_flags
-from flowlin.networks.kinds import ReLUNetwork
 from flowlin.networks.modules import as_model
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.origin import Origin
 from flowlin.record.results import RESULTS, result_is
 from flowlin.record.trajectory import Trajectory, trim_and_raise
@@ -58,9 +56,10 @@ from flowlin.runs.run_options import (
     validate_times,
 )
 from flowlin.tasks.task import Task
-from flowlin.training.losses import AnyLoss, SquaredError
+from flowlin.training.function_loss import AnyLoss
 from flowlin.training.problem import Problem
 from flowlin.training.rules import choose_objective
+from flowlin.training.squared_error import SquaredError
 
 
 @checked(network=as_model, t1=static_value(positive), progress=progress_option)

@@ -21,7 +21,7 @@ from flowlin.events.watch import ModeStrengthDifference
 from flowlin.networks.layered import AbstractLayered
 from flowlin.record.results import SUCCESSES, result_is
 from flowlin.record.trajectory import Trajectory
-from flowlin.runs.run_options import PrecisionWarning
+from flowlin.runs.precision_warning import PrecisionWarning
 
 LOST_ROUNDINGS = 1e3  # a velocity below so many roundings is lost in them
 NEVER = 1e300  # the time of a hit that did not happen

@@ -21,7 +21,7 @@ from flowlin.networks.modules import ForeignModel, as_model
 from flowlin.record.event_log import EventLog
 from flowlin.record.results import RESULTS
 from flowlin.record.trajectory import Trajectory
-from flowlin.training.losses import Loss
+from flowlin.training.loss import Loss
 
 ARGUMENT_HINTS["load.task"] = (
     "path",

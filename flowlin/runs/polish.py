@@ -18,15 +18,17 @@ from flowlin._tools.memory import require_memory
 from flowlin._tools.numerics import jit_by_array
 from flowlin._tools.printing import Summary, format_number, print_by
 from flowlin._tools.warn import warn_user
+from flowlin.measures.sharpness import ROWS_AT_ONCE
 from flowlin.networks.base import AbstractModel, trainable_flags, trainable_part
 from flowlin.networks.modules import as_model
 from flowlin.record.measured import require_targets
 from flowlin.runs.run_options import decay_of
 from flowlin.tasks.task import Task
-from flowlin.training.losses import AnyLoss, Loss, SquaredError
+from flowlin.training.function_loss import AnyLoss
+from flowlin.training.loss import Loss
 from flowlin.training.objective import AbstractObjective, FullData, with_decay
+from flowlin.training.squared_error import SquaredError
 
-ROWS_AT_ONCE = 16  # of a Hessian
 COPIES_OF_HESSIAN = 8  # at once: the Hessian, what is factorised, and its eigenvectors
 FIRST_STIFFNESS = 1e3  # of what the solver solves: the Hessian over the root of the first damping
 GRADIENT_ROUNDINGS = 64.0  # of Hessian times parameters, below which a gradient is rounding
@@ -62,8 +64,8 @@ class CriticalPoint(eqx.Module):
     - `network`: the network there, of the kind that was given.
     - `loss`: its loss, without weight decay.
     - `gradient_norm`: the Euclidean norm of the gradient of what is descended, decay included.
-    - `eigenvalues`: those of the Hessian of what is descended, (N,) ascending, one for each of the N
-      numbers that move. Near the point the flow's deviations along their eigenvectors decay as
+    - `eigenvalues`: those of the Hessian of what is descended, (N,) ascending, one for each of the
+      N numbers that move. Near the point the flow's deviations along their eigenvectors decay as
       $e^{-\\lambda t / \\tau}$.
     - `moved`: the Euclidean distance from the given parameters.
     - `steps`: of the solver, rejected ones included.
@@ -81,15 +83,15 @@ class CriticalPoint(eqx.Module):
     @property
     def index(self) -> Int[Array, "*batch"]:
         """Return the number of directions in which the loss falls, 0 at a minimum."""
-        return jnp.sum(self.eigenvalues < -self._rounding, axis=-1)
+        return jnp.sum(self.eigenvalues < -self._zero_size, axis=-1)
 
     @property
     def nullity(self) -> Int[Array, "*batch"]:
         """Return the number of directions in which the loss is flat to second order."""
-        return jnp.sum(jnp.abs(self.eigenvalues) <= self._rounding, axis=-1)
+        return jnp.sum(jnp.abs(self.eigenvalues) <= self._zero_size, axis=-1)
 
     @property
-    def _rounding(self) -> Float[Array, "*batch 1"]:
+    def _zero_size(self) -> Float[Array, "*batch 1"]:
         """Return what rounding makes of an eigenvalue that is zero, as for a matrix's rank."""
         values = self.eigenvalues
         largest = jnp.max(jnp.abs(values), axis=-1, keepdims=True)
@@ -111,9 +113,10 @@ def polish(
     A flow comes near the point where it ends, at a rate that its slowest direction sets, and a run
     stops some way before. From there Levenberg and Marquardt's method, as optimistix has it, goes
     on to where the gradient g is zero to rounding. It descends $|g|^2 / 2$ and not the loss, so
-    that **saddles are found as well as minima**: the point is one near by, of either kind, and `index`
-    says which. Where critical points are not alone (networks of several layers have whole surfaces
-    of them) it is not the nearest one exactly, nor where the flow ends: see how far it `moved`.
+    that **saddles are found as well as minima**: the point is one near by, of either kind, and
+    `index` says which. Where critical points are not alone (networks of several layers have whole
+    surfaces of them) it is not the nearest one exactly, nor where the flow ends: see how far it
+    `moved`.
 
     A gradient counts as rounding up to 64 eps times $|H| |w|$, the size of what it is summed from.
 
@@ -170,12 +173,12 @@ def _find_critical_point(
         gradient = goal.gradient(model, as_parameters(vector.astype(dtype)))
         return ravel_pytree(gradient)[0].astype(vector.dtype)
 
-    def hessian(vector: Float[Array, " N"]) -> Float[Array, "N N"]:
+    def whole_hessian(vector: Float[Array, " N"]) -> Float[Array, "N N"]:
         _, product = jax.linearize(gradient, vector)
         return lax.map(product, jnp.eye(vector.size, dtype=vector.dtype), batch_size=ROWS_AT_ONCE)
 
     rounding = GRADIENT_ROUNDINGS * eps * unit
-    size = lax.stop_gradient(jnp.linalg.norm(hessian(start)))
+    size = lax.stop_gradient(jnp.linalg.norm(whole_hessian(start)))
     # So scaled, the solver's first damping is small beside the Hessian's square.
     scale = FIRST_STIFFNESS / jnp.where(size > 0, unit * size, 1)
     # Steps are added to ones: the solver asks for the digits of every number, and zero has none.
@@ -183,7 +186,7 @@ def _find_critical_point(
     answer = optx.least_squares(
         lambda place, _: scale * gradient(start + unit * (place - 1)),
         optx.LevenbergMarquardt(
-            rtol=eps ** 0.75, atol=(FIRST_STIFFNESS * GRADIENT_ROUNDINGS * eps) ** 2
+            rtol=eps**0.75, atol=(FIRST_STIFFNESS * GRADIENT_ROUNDINGS * eps) ** 2
         ),
         jnp.ones_like(start),
         adjoint=optx.ImplicitAdjoint(lx.AutoLinearSolver(well_posed=False)),
@@ -191,7 +194,7 @@ def _find_critical_point(
         throw=False,
     )
     vector = start + unit * (answer.value - 1)
-    left, curvature = gradient(vector), hessian(vector)
+    left, curvature = gradient(vector), whole_hessian(vector)
     end = model.with_parameters(as_parameters(vector.astype(dtype)))
     norm = jnp.linalg.norm(left)
     return CriticalPoint(

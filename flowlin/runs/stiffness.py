@@ -15,7 +15,7 @@ from flowlin.engine.run import AbstractRun, Limits, is_paused
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC, direction, spectral_radius
 from flowlin.engine.step_control import evaluations_per_step
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.origin import RunState
 from flowlin.record.results import SUCCESSES, result_is
 from flowlin.record.trajectory import Trajectory

@@ -26,7 +26,7 @@ from flowlin.record.trajectory import Trajectory
 from flowlin.record.trajectory_summary import result_in_words
 from flowlin.runs.grid import RESERVED_COLUMNS
 from flowlin.tasks.task import Task
-from flowlin.training.losses import FunctionLoss
+from flowlin.training.function_loss import FunctionLoss
 
 LAST_COLUMNS = ["failed", "key", "functions"]  # the last columns of a file
 

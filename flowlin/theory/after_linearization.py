@@ -20,13 +20,14 @@ from flowlin._tools.printing import (
     shorten_text,
 )
 from flowlin.networks.base import require_task_fit
-from flowlin.networks.kinds import LinearNetwork, ReLUNetwork
+from flowlin.networks.network_kinds import LinearNetwork, ReLUNetwork
 from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 from flowlin.theory.certificate import Certificate
 from flowlin.theory.closed_form import TIME_RANGE
 from flowlin.theory.flow_checks import relative_distance, require_same_problem
-from flowlin.theory.solve import Solution, solution_summary, solution_title, solve
+from flowlin.theory.solution import Solution, solution_summary, solution_title
+from flowlin.theory.solve import solve
 
 
 def after_linearization_summary(found: Any) -> Summary:

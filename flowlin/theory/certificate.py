@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike
 from flowlin._tools.arrays import sample_correlation
 from flowlin._tools.printing import Summary, concrete_array, format_first, format_number, print_by
 from flowlin.measures.modes import modes_within
-from flowlin.networks.kinds import LinearNetwork
+from flowlin.networks.network_kinds import LinearNetwork
 from flowlin.tasks.task import Task
 from flowlin.theory.deviations import (
     Moments,

@@ -35,7 +35,7 @@ from flowlin._tools.printing import (
 from flowlin.engine.kinks.one_layer import OneLayerFlow, initial_sides
 from flowlin.engine.kinks.sides import ON, RESOLVED
 from flowlin.networks.base import require_task_fit
-from flowlin.networks.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.networks.network_kinds import AbstractNetwork, ReLUNetwork
 from flowlin.record.linearization import Linearization, UnitCounts, linearization_time
 from flowlin.tasks.task import Task
 from flowlin.theory.early_units import (
@@ -49,7 +49,8 @@ from flowlin.theory.early_units import (
     units_of,
     walk_units,
 )
-from flowlin.training.losses import LinearizedLoss, SquaredError
+from flowlin.training.linearized_loss import LinearizedLoss
+from flowlin.training.squared_error import SquaredError
 
 
 def early_phase_summary(found: Any) -> Summary:

@@ -13,8 +13,9 @@ from flowlin._tools.numerics import safe_divide
 from flowlin.measures.mode_origin import same_statistics
 from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
-from flowlin.training.losses import Loss, SquaredError
+from flowlin.training.loss import Loss
 from flowlin.training.rules import MOVED_BY
+from flowlin.training.squared_error import SquaredError
 
 CHECK_ADVICE = "or pass `check=False` where the comparison is meant"
 

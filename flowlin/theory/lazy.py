@@ -40,7 +40,7 @@ from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 from flowlin.theory.closed_form import TIME_RANGE
 from flowlin.theory.flow_checks import relative_distance, require_same_problem, require_same_start
-from flowlin.training.losses import SquaredError
+from flowlin.training.squared_error import SquaredError
 
 
 def lazy_summary(found: Any) -> Summary:

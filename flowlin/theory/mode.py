@@ -29,8 +29,8 @@ from flowlin.theory.deep import (
     deep_strength,
     require_balanced_sign,
 )
+from flowlin.theory.mode_starts import imbalance
 from flowlin.theory.two_layer import (
-    imbalance,
     strength_at,
     time_until,
     two_layer_hitting_time,

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import checked, finite_array
 from flowlin._tools.printing import Summary, format_count, print_by
-from flowlin.events.events import AbstractEvent, event_summary
+from flowlin.events.event import AbstractEvent, event_summary
 from flowlin.events.watch import Direction, LevelDifference, Watch
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import AbstractGraph, GatedGraph

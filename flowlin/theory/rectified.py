@@ -25,7 +25,7 @@ from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import Summary, format_count, format_number, print_by, shorten_text
 from flowlin.engine.kinks.one_layer import OneLayerFlow, effective_gates, sides_with_slots
 from flowlin.networks.graph import GatedGraph
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.results import SUCCESSES, result_is
 from flowlin.record.trajectory import Trajectory
 from flowlin.runs.gradient_flow import with_dense

@@ -22,7 +22,7 @@ from flowlin.engine.kinks.one_layer import (
     sides_with_slots,
 )
 from flowlin.networks.graph import GatedGraph
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.event_log import EventLog
 from flowlin.training.problem import Problem
 from flowlin.training.rules import VectorField, choose_objective

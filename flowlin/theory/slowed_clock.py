@@ -35,7 +35,7 @@ from flowlin.record.linearization import LinearizationTime
 from flowlin.theory.closed_form import TIME_RANGE, any_nan, restore_nan
 from flowlin.theory.early_phase import EarlyPhase, compile_method, early_phase_summary
 from flowlin.theory.mode import Mode
-from flowlin.theory.two_layer import mode_starts
+from flowlin.theory.mode_starts import mode_starts
 
 
 def clock_summary(found: Any) -> Summary:

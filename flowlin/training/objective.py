@@ -16,7 +16,7 @@ from flowlin._tools.arrays import Parameters
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.layered import apply_weights
 from flowlin.tasks.task import Task
-from flowlin.training.losses import Loss
+from flowlin.training.loss import Loss
 
 # ---- Sums over the samples of a task, in chunks, so that memory does not grow with the samples.
 

@@ -14,11 +14,11 @@ from flowlin._tools.arrays import Parameters, prepend_constant, weight_rows
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.graph_parts import CONSTANT_SOURCE, Edge
-from flowlin.networks.kinds import LinearNetwork
+from flowlin.networks.network_kinds import LinearNetwork
 from flowlin.networks.pathways import columns_of_node, source_columns
 from flowlin.tasks.task import Task, weights_by_sample
-from flowlin.training.losses import SquaredError
 from flowlin.training.objective import AbstractPlainObjective, sum_over_samples
+from flowlin.training.squared_error import SquaredError
 
 STATISTICS_ARE = "sufficient statistics are"  # in errors
 

@@ -25,9 +25,9 @@ from flowlin.engine.kinks.walk import ExactWalk, HeldWalk, choose_switching
 from flowlin.engine.solvers.error_scale import AbstractErrorScale
 from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.solvers.wrapped import Explicit, is_explicit
-from flowlin.events.events import AbstractKinkTraits
+from flowlin.events.event import AbstractKinkTraits
 from flowlin.networks.base import AbstractModel
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.problem import Problem
 
