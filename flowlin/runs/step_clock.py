@@ -1,7 +1,6 @@
 """Units of time: flow time against steps of gradient descent."""
 
 import enum
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -24,7 +23,7 @@ class LossConvention(enum.Enum):
     BATCH_HALF_SUM = "1/2 sum over the B samples of a mini-batch"
 
 
-def _convention_argument(name: str, value: Any) -> LossConvention:
+def _convention_argument(name: str, value: object) -> LossConvention:
     """Check that an argument is one of the conventions, not its name."""
     if not isinstance(value, LossConvention):
         named = isinstance(value, str) and value in LossConvention.__members__
@@ -95,16 +94,16 @@ class StepClock(eqx.Module):
         return 1.0 / (self.factor * self.learning_rate * self.tau)
 
     @checked(steps=real_array)
-    def time(self, steps: ArrayLike) -> Any:
+    def time(self, steps: ArrayLike) -> ArrayLike:
         """Flow time reached after `steps` steps."""
         return _as_float(steps) / self.steps_per_time
 
     @checked(time=real_array)
-    def steps(self, time: ArrayLike) -> Any:
+    def steps(self, time: ArrayLike) -> ArrayLike:
         """Number of steps (not rounded) that reach flow time `time`."""
         return _as_float(time) * self.steps_per_time
 
 
-def _as_float(value: Any) -> Any:
+def _as_float(value: ArrayLike) -> ArrayLike:
     """Return a value, integers of JAX as floats."""
     return as_float_array(value) if isinstance(value, jax.Array) else value

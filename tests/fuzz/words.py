@@ -92,7 +92,7 @@ ANNOTATED = {
     r"\.Task( \| None)?$": Word("task", k.TASK),
     r"\.Modes$": Word("modes", MODES),
     r"Trajectory$": Word("flow", k.FLOW),
-    r"\.losses\.Loss\b": Word("fl.SquaredError()", k.LOSS),
+    r"\.loss\.Loss\b": Word("fl.SquaredError()", k.LOSS),
     r"AbstractEvent\b": Word("(fl.LossBelow(0.1),)", k.EVENTS),
     r"Axes \| None$": Word("axes", k.AXES),
     r"Mesh\b": Word("mesh", k.MESH),
