@@ -1,6 +1,7 @@
 """Units of time: flow time against steps of gradient descent."""
 
 import enum
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -94,16 +95,16 @@ class StepClock(eqx.Module):
         return 1.0 / (self.factor * self.learning_rate * self.tau)
 
     @checked(steps=real_array)
-    def time(self, steps: ArrayLike) -> ArrayLike:
+    def time(self, steps: ArrayLike) -> Any:
         """Flow time reached after `steps` steps."""
         return _as_float(steps) / self.steps_per_time
 
     @checked(time=real_array)
-    def steps(self, time: ArrayLike) -> ArrayLike:
+    def steps(self, time: ArrayLike) -> Any:
         """Number of steps (not rounded) that reach flow time `time`."""
         return _as_float(time) * self.steps_per_time
 
 
-def _as_float(value: ArrayLike) -> ArrayLike:
+def _as_float(value: ArrayLike) -> Any:
     """Return a value, integers of JAX as floats."""
     return as_float_array(value) if isinstance(value, jax.Array) else value
