@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import diffrax
 import equinox as eqx
@@ -44,8 +44,8 @@ class StepPath(eqx.Module):
     """
 
     interpolation_cls: Callable[..., PyTree] = eqx.field(static=True)
-    t0: Array
-    t1: Array
+    t0: Any
+    t1: Any
     dense_info: dict[str, PyTree]
     start: Parameters
     to_parameters: Callable[[Parameters], Parameters] | None = None

@@ -154,7 +154,7 @@ class EventLog(eqx.Module):
     shift: Float[Array, " K"] | None = None
 
     @staticmethod
-    def _fields_from_file(fields: dict[str, object]) -> dict[str, object]:
+    def _fields_from_file(fields: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of a log from those of a file, which may not say what is unresolved."""
         unresolved = fields["unresolved"]
         return {**fields, "unresolved": unresolved or _no_doubts()}

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from flowlin._tools.arguments import argument_error, checked, float_array, not_negative
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import Numbers, is_traced
 from flowlin._tools.printing import (
     LONGEST_ADVICE,
     Summary,
@@ -117,7 +117,7 @@ def after_linearization(
     task: Task,
     tau: ArrayLike = 1.0,
     *,
-    always_on: ArrayLike | None = None,
+    always_on: Numbers | None = None,
     tolerance: float | None = None,
 ) -> AfterLinearization:
     r"""Return the gated linear model of a ReLU network that starts at its linearization time.
