@@ -9,12 +9,12 @@ coordinates, and the exact walk at `rtol` = 1e-11 with an error bound for each n
 
 Writes `scale.json` and `scale.md` to `benchmarks/results/`.
 
-With `--cost` instead: evaluations of the field, and the relative error of the parameters at four times
-of a run against runs at `rtol` = 1e-12, both ways, for ordinary starts (variance 2e-4) of several
-seeds. Where steps are as long as stability allows, errors of one moment depend on where its last
-step ends; four times even that out. Of the change of evaluations the mean over seeds, and half of
-its 95 % interval by Student's t; of errors and their ratio the geometric means, of the ratio with
-the factor of its interval. Writes `scale_cost.json` and `scale_cost.md`.
+With `--cost` instead: evaluations of the field, and the relative error of the parameters at four
+times of a run against runs at `rtol` = 1e-12, both ways, for ordinary starts (variance 2e-4) of
+several seeds. Where steps are as long as stability allows, errors of one moment depend on where its
+last step ends; four times even that out. Of the change of evaluations the mean over seeds, and half
+of its 95 % interval by Student's t; of errors and their ratio the geometric means, of the ratio
+with the factor of its interval. Writes `scale_cost.json` and `scale_cost.md`.
 
 With `--aligning` instead: 200 ReLU units without biases on 75 samples of 150 inputs, where pairs
 slide while the units align, by averaged gates at several tolerances against descent. Descent is

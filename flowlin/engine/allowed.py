@@ -17,12 +17,13 @@ $$\text{scale}_g = \max\bigl(\text{rtol} \max(\min(S, \max(10 D, F)), 10^{-12} S
 and a step is accepted where the root mean square of error / scale over all numbers is below one.
 
 - S: relative to the unit, whatever its size.
-- $\min(S, \max(10 D, F))$ with $F = 100 S_0$: a unit that has grown a hundredfold counts by what it moves. On a
-  plateau the next mode is hidden in units of size one, 1e-6 or 1e-12 of them; what is left of their
-  velocity is that mode, so that an error relative to the change is one relative to the mode.
+- $\min(S, \max(10 D, F))$ with $F = 100 S_0$: a unit that has grown a hundredfold counts by what it
+  moves. On a plateau the next mode is hidden in units of size one, 1e-6 or 1e-12 of them; what is
+  left of their velocity is that mode, so that an error relative to the change is one relative to
+  the mode.
 - $\max(0.3 S, 70 D)$ in F: a unit that moves by less than a seventieth counts by 0.3 of its size.
-  Late in a run, and on plateaus, steps are as long as stability allows, so that the stricter measure
-  costs next to no steps, while the errors that are left are those of these steps.
+  Late in a run, and on plateaus, steps are as long as stability allows: the stricter measure costs
+  next to no steps, and what is left of the errors is those of these steps.
 - $64 \epsilon S$: below rounding no step is short enough.
 - $10^{-12} S_0$: of units that vanish.
 
