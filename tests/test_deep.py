@@ -111,6 +111,7 @@ def pairs_of_units():
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", BY_HAND)
 def test_two_units_by_hand(pairs_of_units, other):
     (found, velocity), (sides, known) = pairs_of_units[other], BY_HAND[other]

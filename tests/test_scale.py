@@ -60,7 +60,7 @@ KINDS = {
     "RKC": (linear, {"solver": fl.RKC(), "rtol": 1e-6}, 1e-4),
     "RecycledBDF": (linear, {"solver": fl.RecycledBDF(), "rtol": 1e-6}, 1e-5),
 }
-FIRST = ("linear", "graph")
+FIRST = ("linear",)
 
 
 @pytest.fixture(
