@@ -19,9 +19,9 @@ SIZES = 2**8, 2**12, 2**16  # numbers that are drawn for an array, of which it t
 
 
 def draw_normals(
-    key: PRNGKeyArray, splits: Shape, shapes: Sequence[Shape | None], variances: Array | np.ndarray
-) -> list[Array | None]:
-    r"""Draw arrays of mean zero, each of its own key and variance; None for no shape.
+    key: PRNGKeyArray, splits: Shape, shapes: Sequence[Shape], variances: Array | np.ndarray
+) -> list[Array]:
+    r"""Draw arrays of mean zero, each of its own key and variance.
 
     The keys are `jax.random.split(key, splits[0])`, each of them split by `splits[1]`, and so on,
     and the arrays $\sqrt{v_k}$ `jax.random.normal(key_k, shapes[k])` to the bit.
@@ -30,8 +30,7 @@ def draw_normals(
     partitionable) the k-th number and the k-th key depend on no size: of a key that is known, small
     arrays are the beginnings of vectors of `SIZES`.
     """
-    counts = [math.prod(shape) for shape in shapes if shape is not None]
-    largest = max(counts, default=0)
+    largest = max(map(math.prod, shapes), default=0)
     if largest > SIZES[-1] or is_traced((variances, lax.full((), 0))) or not _is_counted(key):
         return _draw_each(key, jnp.asarray(variances), splits, tuple(shapes))
     size = next(size for size in SIZES if largest <= size)
@@ -40,7 +39,7 @@ def draw_normals(
     rows = rows[tuple(map(slice, splits))].reshape(len(shapes), size)
     scales = np.sqrt(np.asarray(variances))
     return [
-        None if shape is None else jax.device_put(scale * row[: math.prod(shape)].reshape(shape))
+        jax.device_put(scale * row[: math.prod(shape)].reshape(shape))
         for shape, scale, row in zip(shapes, scales, rows, strict=True)
     ]
 
@@ -70,8 +69,8 @@ def _draw_vectors(
 
 @jit_by_array
 def _draw_each(
-    key: PRNGKeyArray, variances: Array, splits: Shape, shapes: Sequence[Shape | None]
-) -> list[Array | None]:
+    key: PRNGKeyArray, variances: Array, splits: Shape, shapes: Sequence[Shape]
+) -> list[Array]:
     """Draw the arrays in one program: one by one, each shape would be compiled alone."""
 
     def draw_array(key: PRNGKeyArray, variance: Array, shape: Shape) -> Array:
@@ -80,7 +79,7 @@ def _draw_each(
         return jnp.sqrt(variance) * standard
 
     return [
-        None if shape is None else draw_array(one, variance, shape)
+        draw_array(one, variance, shape)
         for one, variance, shape in zip(_split_keys(key, splits), variances, shapes, strict=True)
     ]
 

@@ -51,12 +51,13 @@ def draw_normal_layers(
     shapes = [
         shape
         for m, n, has_bias in zip(sizes, takes, flags, strict=True)
-        for shape in ((m, n), (m,) if has_bias else None)
+        for shape in ((m, n), (m if has_bias else 0,))
     ]
     # Two keys a layer: the weights do not depend on whether there is a bias.
     twice = [variance for variance in variances for _ in "wb"]
     drawn = draw_normals(key, (layers, 2), shapes, _as_array(twice, task))
-    return drawn[::2], drawn[1::2]  # pyright: ignore
+    biases = [b if has_bias else None for b, has_bias in zip(drawn[1::2], flags, strict=True)]
+    return drawn[::2], biases
 
 
 def _as_array(variances: list[Any], task: Task) -> Array | np.ndarray:
@@ -223,24 +224,18 @@ def draw_normal_graph(
         _require_representable(value, task)
     size = sum(sizes[a] * sizes[b] for a, b in pairs)
     require_memory("nodes", sizes, 2 * size * task.x.dtype.itemsize, "Take fewer units")
-    # An edge's bias is that of its node, drawn with the first edge into it.
-    first = {}
-    for edge in pairs:
-        first.setdefault(edge[1], edge)
+    # A node's bias is drawn with the first edge into it.
+    first = {b: (a, b) for a, b in reversed(pairs)}
+    biases_of = {first[node] for node in biased}
     shapes = [
         shape
         for a, b in pairs
-        for shape in (
-            (sizes[b], sizes[a]),
-            (sizes[b],) if b in biased and first[b] == (a, b) else None,
-        )
+        for shape in ((sizes[b], sizes[a]), (sizes[b] if (a, b) in biases_of else 0,))
     ]
     twice = [variances[edge] for edge in pairs for _ in "wb"]
     drawn = draw_normals(key, (len(pairs), 2), shapes, _as_array(twice, task))
-    weights = dict(zip(pairs, drawn[::2], strict=True))
-    given = zip(pairs, drawn[1::2], strict=True)
-    biases = {node: bias for (_, node), bias in given if bias is not None}
-    return weights, biases
+    biases = {edge[1]: b for edge, b in zip(pairs, drawn[1::2], strict=True) if edge in biases_of}
+    return dict(zip(pairs, drawn[::2], strict=True)), biases
 
 
 def _widths_by_node(nodes: Any) -> dict[str, int]:

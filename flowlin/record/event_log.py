@@ -248,11 +248,10 @@ class EventLog(eqx.Module):
         times.
         """
         k = self.gate_channel(layer)
-        sides = self.component_sides(t)
-        xp = jnp if is_traced(sides) else np
-        own = xp.asarray(sides)[self.offsets[k] : self.offsets[k + 1]]
-        own = own.reshape(self.channels[k].shape).T
-        return own if xp is jnp else jax.device_put(own)
+        sides, mine = self.component_sides(t), slice(*self.offsets[k : k + 2])
+        if is_traced(sides):
+            return sides[mine].reshape(self.channels[k].shape).T
+        return jax.device_put(np.asarray(sides)[mine].reshape(self.channels[k].shape).T)
 
     def gate_channel(self, layer: int) -> int:
         """Return which channel holds the gates of a layer, of shape (H, P)."""
