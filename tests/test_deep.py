@@ -219,7 +219,7 @@ def test_the_rule_against_enumeration_at_many_starts():
 def walked():
     """A walk in which samples slide in two layers for most of the time, with its branches."""
     network = start(TREE, (16, 16), 3, variance=1e-2)
-    return network, exact(network, TREE, END, 1e-10, ts=times(END))
+    return network, exact(network, TREE, END, 1e-10, None, ts=times(END))
 
 
 def sides_at(flow, t, layers=(16, 16), samples=8):
@@ -332,10 +332,10 @@ def test_log_activity_and_linearization_per_layer(walked):
 def test_a_checkpointed_walk_goes_on_to_the_bit(walked, tmp_path):
     network, flow = walked
     options = {"ts": times(END), "checkpoint": tmp_path / "state.npz"}
-    part = exact(network, TREE, END, 1e-10, max_steps=40, throw=False, **options)
+    part = exact(network, TREE, END, 1e-10, None, max_steps=40, throw=False, **options)
     assert part.result != fl.RESULTS.successful
     assert 0 < len(part.events) < len(flow.events)
-    whole = exact(network, TREE, END, 1e-10, **options)
+    whole = exact(network, TREE, END, 1e-10, None, **options)
     for found in ("final", "networks", "losses", "events"):
         a, b = (jax.tree.leaves(getattr(one, found)) for one in (whole, flow))
         assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True)), found
@@ -353,7 +353,7 @@ def test_a_batch_is_its_single_walks(walked):
 
     def run(c, **room):
         at = eqx.tree_at(lambda n: n.bias_strength, network, c)
-        return exact(at, TREE, END, 1e-10, ts=times(END), **room)
+        return exact(at, TREE, END, 1e-10, None, ts=times(END), **room)
 
     some = jnp.array([0.5, 2.0])
     batch = jax.jit(jax.vmap(lambda c: run(c, throw=False, max_events=1024)))(some)
@@ -386,13 +386,13 @@ def test_sliding_pairs_are_held_whatever_slots_there_are(walked):
 
 @pytest.mark.slow
 def test_slots_of_all_layers_grow(walked):
-    """A walk that needs room for more than four units, see `tests.test_slots`, is that with room.
+    """A walk that comes to need more room, see `tests.test_slots`, is that with room at once.
 
-    Of the same solver, and it grows once: each size is a program.
+    It grows once, since every size is a program.
     """
     network, flow = walked
-    few, how = fl.ExactKinks(slots=4), {"solver": diffrax.Tsit5(), "rtol": 1e-10}
-    grown = fl.gradient_flow(network, TREE, END, kinks=few, ts=times(END), **how)
+    few, ts = fl.ExactKinks(slots=4), times(END)
+    grown = fl.gradient_flow(network, TREE, END, kinks=few, rtol=1e-10, ts=ts)
     assert grown.stats["slots"] == 8
     assert np.array_equal(grown.events.component, flow.events.component)
     assert np.array_equal(grown.events.new, flow.events.new)
