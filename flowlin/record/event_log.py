@@ -224,14 +224,14 @@ class EventLog(eqx.Module):
         """
         _require_single_log(self, "events.component_sides")
         if not is_traced((self.time, t)):  # By NumPy, which compiles nothing.
-            return jax.device_put(self._known_sides(np.asarray(t).astype(self.time.dtype)))
+            return jax.device_put(self._sides_by_numpy(np.asarray(t).astype(self.time.dtype)))
         k = jnp.where(
             (self.time <= t) & jnp.isfinite(self.time), jnp.arange(self.time.shape[0]), -1
         )
         last = jnp.full(self.initial.shape, -1).at[self.component].max(k)
         return jnp.where(last >= 0, self.new[last], self.initial) if k.size else self.initial
 
-    def _known_sides(self, t: np.ndarray) -> np.ndarray:
+    def _sides_by_numpy(self, t: np.ndarray) -> np.ndarray:
         """Return the side of every component at time t of a log whose numbers are known, (C,)."""
         sides, time = np.array(self.initial), np.asarray(self.time)
         before = np.flatnonzero((time <= t) & np.isfinite(time))
