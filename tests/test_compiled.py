@@ -201,6 +201,7 @@ def compiled_walk():
     return walk.lower(start).compile(compiler_options=options).as_text()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="kernels are counted for a CPU")
 def test_a_walk_does_not_grow(compiled_walk):
     """A first run waits for the compiler, by about 7 ms for each kernel, however small."""

@@ -97,6 +97,7 @@ def converged():
     return [(flow, flow.confirm()) for flow in flows]
 
 
+@pytest.mark.slow
 def test_after_convergence_nothing_is_determined(converged):
     """Rounding switches gates for ever; t* stays where it was, at every tolerance."""
     found = []

@@ -25,7 +25,9 @@ def hits(tree, aligned):
     """By rtol: flows that watch when modes have half of their full strength."""
     network, modes = aligned
     event = fl.ModeHits(modes, share=0.5)
-    return {r: fl.gradient_flow(network, tree, 60.0, events=(event,), rtol=r) for r in RTOLS}
+    # By name, since a long run would try another solver, in a program of its own.
+    options = {"events": (event,), "solver": diffrax.Dopri8()}
+    return {r: fl.gradient_flow(network, tree, 60.0, rtol=r, **options) for r in RTOLS}
 
 
 def test_hitting_times_agree_with_the_closed_form(tree, aligned, hits):

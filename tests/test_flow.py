@@ -301,14 +301,9 @@ TEACHERS = fl.theory.modes(TEACHER)
 SOLVERS = [
     fl.RKC(),
     fl.RecycledBDF(),
-    *(
-        pytest.param(solver, marks=pytest.mark.slow)
-        for solver in (
-            diffrax.Tsit5(),
-            diffrax.Kvaerno5(),
-            diffrax.HalfSolver(diffrax.Tsit5()),  # which passes for an explicit one
-        )
-    ),
+    diffrax.Tsit5(),
+    diffrax.Kvaerno5(),
+    diffrax.HalfSolver(diffrax.Tsit5()),  # which passes for an explicit one
 ]
 
 
@@ -322,6 +317,7 @@ def solved(request):
     return request.param, fl.gradient_flow(network, TEACHER, 5.0, solver=request.param, **options)
 
 
+@pytest.mark.slow  # tests/test_schedule.py has a run by each of the library's in the first tier
 def test_any_solver_records_the_same_events(solved):
     solver, flow = solved
     exact = fl.theory.hitting_time(

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 import flowlin as fl
+from tests import budget
 
 BALANCE = 1e-12
 BIAS = pytest.param(False, marks=pytest.mark.slow), True
@@ -78,8 +79,33 @@ def test_draws_are_those_of_jax_random_layer_by_layer(key):
         assert b is not None
         w_key, b_key = jax.random.split(layer_key)
         scale = np.sqrt(variance)
-        np.testing.assert_allclose(w, scale * jax.random.normal(w_key, w.shape), rtol=1e-14)
-        np.testing.assert_allclose(b, scale * jax.random.normal(b_key, b.shape), rtol=1e-14)
+        np.testing.assert_array_equal(w, scale * jax.random.normal(w_key, w.shape))
+        np.testing.assert_array_equal(b, scale * jax.random.normal(b_key, b.shape))
+
+
+def network_of(width, key):
+    return fl.ReLUNetwork.init(task_of(3, 2), width, 0.3, (True, True), key=key)
+
+
+def weights_of(width, key):
+    """Of a network, and of a chain of nodes; all have biases."""
+    nodes, edges = {"in": 3, "a": width, "out": 2}, [("in", "a"), ("a", "out")]
+    graph = fl.GatedGraph.init(task_of(3, 2), nodes, edges, variance=0.3, key=key)
+    return jax.tree.leaves((network_of(width, key).parameters, graph.parameters))
+
+
+def test_other_shapes_need_no_other_program_and_are_drawn_as_in_one(key):
+    """Small arrays are the beginnings of longer ones; under `jit` each has its own shape."""
+    weights_of(4, key)
+    before = budget.spent["programs"]
+    found = weights_of(7, key)
+    assert budget.spent["programs"] == before
+    old = jax.random.PRNGKey(0)  # of the same bits
+    for a, b in zip(found, weights_of(7, old), strict=True):
+        np.testing.assert_array_equal(a, b)
+    traced = jax.jit(lambda key: network_of(7, key).parameters)(key)
+    for a, b in zip(jax.tree.leaves(traced), found[:4], strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_biases_are_where_they_are_asked_for(key):

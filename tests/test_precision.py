@@ -129,6 +129,7 @@ def narrow():
     return found
 
 
+@pytest.mark.slow
 def test_a_walk_in_float32_is_a_second_walk(narrow):
     for network, task, flow in narrow.values():
         second = numpy_walk.walk(network, task, 10.0)
@@ -141,6 +142,7 @@ def test_a_walk_in_float32_is_a_second_walk(narrow):
         np.testing.assert_allclose(flow.final.weights[1], second.readout[-1], atol=2e-4)
 
 
+@pytest.mark.slow
 def test_a_walk_that_float32_cannot_do_ends_and_names_the_remedy(narrow):
     """The first step's length overflows, and what follows is NaN."""
     network, task, _ = narrow[0]

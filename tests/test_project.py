@@ -120,6 +120,7 @@ def readme(tmp_path_factory):
     return told.getvalue()
 
 
+@pytest.mark.slow
 def test_readme_example_runs(readme):
     assert re.search(r"hitting times: \[[ \d.e+inf\n]+\]", readme)
     for word in ("open", "closed", "fraction", "ExactKinks()"):
@@ -127,6 +128,7 @@ def test_readme_example_runs(readme):
     assert "nan" not in readme.lower()
 
 
+@pytest.mark.slow
 def test_the_front_page_shows_the_ten_lines_and_what_they_print(readme):
     page = (ROOT / "docs" / "index.md").read_text()
     (code,), (shown,) = (re.findall(rf"```{k}\n(.*?)```", page, re.S) for k in ("python", "text"))

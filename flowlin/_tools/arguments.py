@@ -406,7 +406,9 @@ def float_array(name: str, value: object, exact: bool = False) -> jax.Array:
         return jax.device_put(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
     if exact and jnp.issubdtype(dtype, jnp.floating):
         raise argument_error(name, "of float32 or float64", value, "runs need one of the two")
-    return jnp.asarray(value).astype(jnp.result_type(float))
+    if isinstance(value, jax.Array) or is_traced(value):
+        return jnp.asarray(value).astype(jnp.result_type(float))
+    return jax.device_put(np.asarray(value, jnp.result_type(float)))
 
 
 def require_float_array(name: str, value: object) -> None:

@@ -169,6 +169,31 @@ def join_rows(*trees: PyTree) -> PyTree:
     return jax.tree.map(join_arrays, *trees)
 
 
+def take_rows(tree: PyTree, rows: np.ndarray) -> PyTree:
+    """Take rows, by number or by a mask, of every array of a tree; by NumPy, as `first_rows`."""
+    return _map_by_numpy(lambda a, _: a[rows], tree)
+
+
+def repeat_as_rows(tree: PyTree, number: int) -> PyTree:
+    """Repeat every array of a tree along a new first axis; by NumPy, as `first_rows`."""
+    return _map_by_numpy(lambda a, xp: xp.broadcast_to(a, (number, *a.shape)), tree)
+
+
+def _map_by_numpy(function: Callable[[Any, Any], Any], tree: PyTree) -> PyTree:
+    """Apply a function of an array and a module, NumPy or `jax.numpy`, to the arrays of a tree.
+
+    JAX has those whose numbers this process does not know, and keys of `jax.random`.
+    """
+    traced = is_traced((tree, jax.lax.full((), 0)))
+
+    def map_array(array: Any) -> Any:
+        if traced or _is_distributed(array) or jnp.issubdtype(array.dtype, jax.dtypes.extended):
+            return function(array, jnp)
+        return jax.device_put(function(np.asarray(array), np))
+
+    return jax.tree.map(map_array, tree)
+
+
 def _is_distributed(array: object) -> bool:
     """Tell whether other processes hold a part of an array that this one does not."""
     if not isinstance(array, Array):

@@ -146,7 +146,7 @@ def decode_node(node: object, arrays: dict[str, np.ndarray]) -> object:
         case "array" if not isinstance(body, str) or body not in arrays:
             raise ValueError(f"the array {_short_repr(body)} is missing")
         case "array" if _is_number_dtype(arrays[body].dtype):
-            return jnp.asarray(arrays[body])
+            return jax.device_put(arrays[body])
         case "array":
             raise ValueError(f"the array {body} is of dtype {arrays[body].dtype}")
         case "value" if isinstance(body, str):

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flowlin._tools.arguments import argument_error, checked, float_array, integer_from, real_array
 from flowlin._tools.arrays import Activation, Biases, Numbers, Weights, require_finite
+from flowlin._tools.draws import draw_normals
 from flowlin._tools.files import saveable
 from flowlin._tools.printing import Summary, print_by
 from flowlin.networks import initial
@@ -208,7 +210,8 @@ class HalfSpaces(eqx.Module):
     @checked(number=integer_from(1))
     def random(task: Task, number: int, *, key: PRNGKeyArray) -> "HalfSpaces":
         """Draw so many normals i.i.d. standard normal; the planes go through the inputs' mean."""
-        normals = jax.random.normal(key, (number, task.inputs), task.x.dtype)
+        one = np.ones(1, task.x.dtype)
+        (normals,) = draw_normals(key, (), [(number, task.inputs)], one)
         return HalfSpaces(normals, normals @ jnp.mean(task.x, axis=0))
 
     @checked(x=real_array)

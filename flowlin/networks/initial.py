@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
+from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from flowlin._tools.arguments import (
     argument_error,
@@ -16,9 +15,9 @@ from flowlin._tools.arguments import (
     integer_from,
     not_negative,
 )
-from flowlin._tools.arrays import Real, as_dtype, is_traced, require_finite
+from flowlin._tools.arrays import Real, is_traced, require_finite
+from flowlin._tools.draws import draw_normals
 from flowlin._tools.memory import require_memory
-from flowlin._tools.numerics import jit_by_array
 from flowlin.networks import graph_parts
 from flowlin.networks.graph_parts import EDGE_FORMAT, Edge, Variances
 from flowlin.tasks.task import Task
@@ -48,9 +47,22 @@ def draw_normal_layers(
         bias = [bool(bias)] * len(widths) + [False]
     flags = [boolean("bias", value) for value in _values_per_layer("bias", bias, layers)]
     _require_layer_memory(hidden, sum(m * (1 + n) for m, n in zip(sizes, takes, strict=True)), task)
-    shapes = tuple(zip(sizes, takes, strict=True))
-    as_array = jnp.asarray if is_traced(variances) else as_dtype
-    return _draw_layers(key, as_array(variances, task.x.dtype), shapes, tuple(flags))
+    shapes = [
+        shape
+        for m, n, has_bias in zip(sizes, takes, flags, strict=True)
+        for shape in ((m, n), (m if has_bias else 0,))
+    ]
+    # Two keys a layer: the weights do not depend on whether there is a bias.
+    twice = [variance for variance in variances for _ in "wb"]
+    drawn = draw_normals(key, (layers, 2), shapes, _as_array(twice, task))
+    biases = [b if has_bias else None for b, has_bias in zip(drawn[1::2], flags, strict=True)]
+    return drawn[::2], biases
+
+
+def _as_array(variances: list[Real], task: Task) -> Array | np.ndarray:
+    """Return variances, which may be traced, in the task's precision."""
+    dtype = task.x.dtype
+    return jnp.asarray(variances, dtype) if is_traced(variances) else np.asarray(variances, dtype)
 
 
 def _require_representable(variance: Real, task: Task) -> None:
@@ -62,26 +74,6 @@ def _require_representable(variance: Real, task: Task) -> None:
             f"{task.x.dtype} holds, and all weights would be 0; make the task in float64, or scale "
             "the weights of a network of larger variance."
         )
-
-
-@jit_by_array
-def _draw_layers(
-    key: PRNGKeyArray, variances: Array, shapes: Sequence[tuple[int, int]], biased: Sequence[bool]
-) -> tuple[list[Array], list[Array | None]]:
-    """Make the draws of `normal` in one program: one by one, each shape would be compiled alone."""
-
-    def draw_array(key, variance, shape):
-        # Scaled after the draw, to the bit: else the compiler would merge two factors.
-        standard = lax.optimization_barrier(jax.random.normal(key, shape, variance.dtype))
-        return jnp.sqrt(variance) * standard
-
-    weights, biases = [], []
-    keys = jax.random.split(key, len(shapes))
-    for k, variance, shape, has_bias in zip(keys, variances, shapes, biased, strict=True):
-        w_key, b_key = jax.random.split(k)  # the weights do not depend on whether there is a bias
-        weights.append(draw_array(w_key, variance, shape))
-        biases.append(draw_array(b_key, variance, shape[:1]) if has_bias else None)
-    return weights, biases
 
 
 def draw_balanced_layers(
@@ -138,10 +130,9 @@ def draw_balanced_layers(
 def _orthogonal_bases(product: Array, widths: list[int], key: PRNGKeyArray) -> list[Array]:
     """Return orthogonal V, R_1, ..., R_{L-1}, U: singular vectors and random rotations."""
     u, _, vt = jnp.linalg.svd(product, full_matrices=True)
-    rotations = [
-        jnp.linalg.qr(jax.random.normal(k, (width, width), product.dtype))[0]
-        for k, width in zip(jax.random.split(key, len(widths)), widths, strict=True)
-    ]
+    ones = np.ones(len(widths), product.dtype)
+    drawn = draw_normals(key, (len(widths),), [(width, width) for width in widths], ones)
+    rotations = [jnp.linalg.qr(normals)[0] for normals in drawn]
     return [vt.T, *rotations, u]
 
 
@@ -232,14 +223,18 @@ def draw_normal_graph(
         _require_representable(value, task)
     size = sum(sizes[a] * sizes[b] for a, b in pairs)
     require_memory("nodes", sizes, 2 * size * task.x.dtype.itemsize, "Take fewer units")
-    weights, biases, dtype = {}, {}, task.x.dtype
-    for edge, edge_key in zip(pairs, jax.random.split(key, len(pairs)), strict=True):
-        w_key, b_key = jax.random.split(edge_key)
-        scale, shape = jnp.sqrt(jnp.asarray(variances[edge], dtype)), (sizes[edge[1]],)
-        weights[edge] = scale * jax.random.normal(w_key, (*shape, sizes[edge[0]]), dtype)
-        if edge[1] in biased and edge[1] not in biases:
-            biases[edge[1]] = scale * jax.random.normal(b_key, shape, dtype)
-    return weights, biases
+    # A node's bias is drawn with the first edge into it.
+    first = {b: (a, b) for a, b in reversed(pairs)}
+    biases_of = {first[node] for node in biased}
+    shapes = [
+        shape
+        for a, b in pairs
+        for shape in ((sizes[b], sizes[a]), (sizes[b] if (a, b) in biases_of else 0,))
+    ]
+    twice = [variances[edge] for edge in pairs for _ in "wb"]
+    drawn = draw_normals(key, (len(pairs), 2), shapes, _as_array(twice, task))
+    biases = {edge[1]: b for edge, b in zip(pairs, drawn[1::2], strict=True) if edge in biases_of}
+    return dict(zip(pairs, drawn[::2], strict=True)), biases
 
 
 def _widths_by_node(nodes: object) -> dict[str, int]:

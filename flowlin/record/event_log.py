@@ -179,9 +179,12 @@ class EventLog(eqx.Module):
     @property
     def channel(self) -> Int[Array, " K"]:
         """Return which channel each event belongs to, (K,)."""
+        last = len(self.channels) - 1
+        if not is_traced(self.component):  # By NumPy, which compiles nothing.
+            found = np.searchsorted(self.offsets[1:], np.asarray(self.component), side="right")
+            return jax.device_put(np.minimum(found, last).astype(np.int32))
         starts = jnp.asarray(self.offsets[1:], dtype=self.component.dtype)
-        found = jnp.searchsorted(starts, self.component, side="right")
-        return jnp.minimum(found, len(self.channels) - 1)
+        return jnp.minimum(jnp.searchsorted(starts, self.component, side="right"), last)
 
     @property
     def name(self) -> list[str]:
@@ -220,11 +223,20 @@ class EventLog(eqx.Module):
         **Raises:** `ValueError` for several times; use `jax.vmap`.
         """
         _require_single_log(self, "events.component_sides")
+        if not is_traced((self.time, t)):  # By NumPy, which compiles nothing.
+            return jax.device_put(self._sides_by_numpy(np.asarray(t).astype(self.time.dtype)))
         k = jnp.where(
             (self.time <= t) & jnp.isfinite(self.time), jnp.arange(self.time.shape[0]), -1
         )
         last = jnp.full(self.initial.shape, -1).at[self.component].max(k)
         return jnp.where(last >= 0, self.new[last], self.initial) if k.size else self.initial
+
+    def _sides_by_numpy(self, t: np.ndarray) -> np.ndarray:
+        """Return the side of every component at time t of a log whose numbers are known, (C,)."""
+        sides, time = np.array(self.initial), np.asarray(self.time)
+        before = np.flatnonzero((time <= t) & np.isfinite(time))
+        sides[np.asarray(self.component)[before]] = np.asarray(self.new)[before]  # the last counts
+        return sides
 
     @checked(t=time_or_inf)
     def sides(self, t: ScalarLike, layer: int = 0) -> Int[Array, "P H"]:
@@ -236,8 +248,10 @@ class EventLog(eqx.Module):
         times.
         """
         k = self.gate_channel(layer)
-        own = self.component_sides(t)[self.offsets[k] : self.offsets[k + 1]]
-        return own.reshape(self.channels[k].shape).T
+        sides, mine = self.component_sides(t), slice(*self.offsets[k : k + 2])
+        if is_traced(sides):
+            return sides[mine].reshape(self.channels[k].shape).T
+        return jax.device_put(np.asarray(sides)[mine].reshape(self.channels[k].shape).T)
 
     def gate_channel(self, layer: int) -> int:
         """Return which channel holds the gates of a layer, of shape (H, P)."""
@@ -256,9 +270,11 @@ class EventLog(eqx.Module):
         **Raises:** `ValueError` if nothing of that name was watched.
         """
         named = self._channels_named(name)
-        wanted = jnp.asarray([k in named for k in range(len(self.channels))])
-        mask = wanted[self.channel] & jnp.isfinite(self.time)
-        return self.where(mask)
+        wanted = np.asarray([k in named for k in range(len(self.channels))])
+        if is_traced((self.component, self.time)):
+            return self.where(jnp.asarray(wanted)[self.channel] & jnp.isfinite(self.time))
+        mask = wanted[np.asarray(self.channel)] & np.isfinite(np.asarray(self.time))
+        return self.where(jax.device_put(mask))
 
     def _channels_named(self, name: str) -> list[int]:
         """Return which channels have a name."""

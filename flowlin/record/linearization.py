@@ -88,9 +88,16 @@ class UnitCounts(eqx.Module):
 
     def activity(self, t: Array) -> Activity:
         """Return the fractions at times t of any shape, right-continuous."""
-        at = jnp.clip(jnp.searchsorted(self.time, t, side="right") - 1, 0)
-        on, off = self.on[at] / self.units, self.off[at] / self.units
-        return Activity(on, 1 - on - off, off)
+        if is_traced((self, t)):
+            at = jnp.clip(jnp.searchsorted(self.time, t, side="right") - 1, 0)
+            on, off = self.on[at] / self.units, self.off[at] / self.units
+            return Activity(on, 1 - on - off, off)
+        # By NumPy, which compiles nothing.
+        at = np.maximum(np.searchsorted(np.asarray(self.time), np.asarray(t), side="right") - 1, 0)
+        units = np.asarray(self.units, jnp.result_type(float))
+        counts = (np.asarray(a)[at].astype(units.dtype) for a in (self.on, self.off))
+        on, off = (count / units for count in counts)
+        return Activity(*map(jax.device_put, (on, 1 - on - off, off)))
 
 
 @print_by(linearization_time_summary)
@@ -134,7 +141,7 @@ class Linearization(eqx.Module):
     def activity(self, t: ArrayLike, closed: bool = False) -> Activity:
         """Return the always-on, gating and off fractions at times t, exact step functions."""
         counts = self.closed_counts if closed else self.open_counts
-        return counts.activity(jnp.asarray(t))
+        return counts.activity(as_dtype(t, counts.time.dtype))
 
 
 class LinearizationWarning(UserWarning):

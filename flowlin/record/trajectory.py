@@ -26,6 +26,7 @@ from flowlin._tools.arrays import (
     PathLike,
     data_frame,
     is_traced,
+    repeat_as_rows,
     replace_fields,
 )
 from flowlin._tools.files import saveable, writable_path, write_file
@@ -440,8 +441,7 @@ CHECKS_BY_NAME["flow"] = CHECKS_BY_NAME["descent"] = _single_trajectory
 
 def _stack_networks(template: AbstractModel, parameters: Parameters, length: int) -> AbstractModel:
     """Give `template` stacked parameters, its other arrays repeated along the same axis."""
-    repeated = jax.tree.map(lambda a: jnp.broadcast_to(a, (length, *a.shape)), template)
-    return repeated.with_parameters(parameters)
+    return repeat_as_rows(template, length).with_parameters(parameters)
 
 
 def trim_run(run: Trajectory) -> Trajectory:

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flowlin._tools.arguments import checked
-from flowlin._tools.arrays import Real, is_traced, replace_fields, weight_rows
+from flowlin._tools.arrays import Real, is_traced, replace_fields, take_rows, weight_rows
 from flowlin._tools.files import saveable
 from flowlin._tools.printing import Summary, concrete_array, format_number, format_times, print_by
 from flowlin.networks.base import AbstractModel
@@ -78,8 +78,8 @@ def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
         )
     # Both runs may have rounded the same times otherwise.
     kept = np.asarray(descent.ts) <= float(flow.end) * (1 + 1e-12)
-    ts = jnp.minimum(descent.ts[kept], flow.end)
-    others = jax.tree.map(lambda a: a[kept], descent.models)
+    ts = jax.device_put(np.minimum(np.asarray(descent.ts)[kept], np.asarray(flow.end)))
+    others = take_rows(descent.models, kept)
     networks = flow.model_at(ts) if flow.dense is not None else _networks_at(flow, ts)
 
     return Comparison(ts, *run_distances(networks, others, task, loss))
@@ -121,4 +121,4 @@ def _networks_at(flow: Trajectory, ts: Array):
             "the runs were saved at different times; run the flow with `dense=True` or with "
             "`ts=descent.ts`."
         )
-    return jax.tree.map(lambda a: a[place], flow.models)
+    return take_rows(flow.models, place)

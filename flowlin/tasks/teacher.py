@@ -8,6 +8,7 @@ from jaxtyping import PRNGKeyArray
 
 from flowlin._tools.arguments import boolean, checked, float_array, integer_from, not_negative
 from flowlin._tools.arrays import require_finite
+from flowlin._tools.draws import draw_normals
 from flowlin._tools.memory import require_memory
 from flowlin.tasks.task import Task
 
@@ -67,11 +68,11 @@ def teacher(
         require_memory(name, size, 16 * size * other, "Take fewer")
     if whiten and samples < inputs:
         raise ValueError(f"`whiten=True` needs samples >= inputs, got {samples} < {inputs}.")
-    keys = jax.random.split(jax.random.key(0) if key is None else key, 4)
-    x = jax.random.normal(keys[0], (samples, inputs))
+    key = jax.random.key(0) if key is None else key
+    shapes = (samples, inputs), (outputs, rank), (inputs, rank), (samples, outputs)
+    x, left, right, off = draw_normals(key, (4,), shapes, np.ones(4, values.dtype))
     if whiten:
         x = jnp.linalg.qr(x)[0] * jnp.sqrt(samples)
-    u = jnp.linalg.qr(jax.random.normal(keys[1], (outputs, rank)))[0]
-    v = jnp.linalg.qr(jax.random.normal(keys[2], (inputs, rank)))[0]
-    y = x @ (v * values[None]) @ u.T + noise * jax.random.normal(keys[3], (samples, outputs))
+    u, v = jnp.linalg.qr(left)[0], jnp.linalg.qr(right)[0]
+    y = x @ (v * values[None]) @ u.T + noise * off
     return Task(x, y, name="teacher")

@@ -18,6 +18,7 @@ from flowlin._tools.arguments import (
     string,
 )
 from flowlin._tools.arrays import is_traced, with_axes
+from flowlin._tools.draws import draw_normals
 from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import Summary, format_count, format_first, format_number, print_by
 from flowlin.measures.modes_summary import MOST_MODES
@@ -204,11 +205,11 @@ class Race(AbstractRace):
         by_edge = self._strengths_by_edge(strength)
         bases, dtype = dict(self.bases), self.network.dtype
         hidden = [node for node in bases if node not in _terminal_widths(self.network)]
-        for node, one in zip(hidden, jax.random.split(key, max(1, len(hidden))), strict=False):
-            width, modes = bases[node].shape
-            kept = min(width, modes)
-            drawn = jnp.linalg.qr(jax.random.normal(one, (width, kept), dtype))[0]
-            bases[node] = jnp.zeros((width, modes), dtype).at[:, :kept].set(drawn)
+        shapes = [(len(bases[node]), min(bases[node].shape)) for node in hidden]
+        drawn = draw_normals(key, (len(hidden),), shapes, np.ones(len(hidden), dtype))
+        for node, normals in zip(hidden, drawn, strict=True):
+            basis = jnp.zeros(bases[node].shape, dtype)
+            bases[node] = basis.at[:, : normals.shape[1]].set(jnp.linalg.qr(normals)[0])
         weights = {
             (a, b): (bases[b] * jnp.atleast_2d(by_edge[a, b])) @ bases[a].T
             for a, b in self.network.weights
