@@ -414,7 +414,7 @@ def cost_rows(quick: bool) -> tuple[list[dict[str, Any]], str]:
         results += [{"run": name, "seed": seed, **one} for seed, one in enumerate(found)]
         table = {key: np.array([one[key] for one in found]) for key in found[0]}
         change = table["evaluations by unit"] / table["evaluations by number"] - 1
-        errors = [stats.gmean(table[f"errors by {way}"], axis=None) for way in ("number", "unit")]
+        errors = [stats.gmean(table[f"errors by {way}"].ravel()) for way in ("number", "unit")]
         ratios = np.log(table["errors by unit"] / table["errors by number"]).mean(axis=1)
         rows.append(
             [name, *(f"{table[f'evaluations by {way}'].mean():.0f}" for way in ("number", "unit")),

@@ -38,6 +38,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, PyTree
 
+from flowlin._tools.arrays import Scalar
 from flowlin._tools.numerics import as_tree, flatten_like
 from flowlin.engine.solvers.error_scale import AbstractErrorScale
 from flowlin.training.problem import Problem
@@ -63,7 +64,7 @@ class ErrorPerUnit(AbstractErrorScale):
       of the smaller are 0 beside the larger.
     """
 
-    rtol: Any
+    rtol: Scalar
     owners: Owners = eqx.field(static=True)
     start: dict[str, Array]
     counts_change: bool = eqx.field(static=True)

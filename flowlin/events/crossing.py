@@ -1,23 +1,23 @@
 """Event: an observable crosses a level."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, PyTree
 
 from flowlin._tools.arguments import checked, describe_value, function_of
 from flowlin._tools.user_functions import shapes_of_result
 from flowlin.events.event import AbstractEvent, level_watch
 from flowlin.events.watch import BoundToTask, Direction, Watch
 from flowlin.networks.base import AbstractModel
-from flowlin.tasks.task import Task
 
 
-def _observable_shape(what: str, function: Any, network: AbstractModel, level: ArrayLike) -> Any:
+def _observable_shape(
+    what: str, function: Callable[..., PyTree], network: AbstractModel, level: ArrayLike
+) -> jax.ShapeDtypeStruct:
     """Return shape and dtype of an observable; `ValueError` if the level does not fit to it."""
     found = shapes_of_result(what, function, network)
     if isinstance(found, dict) or (len(jax.tree.leaves(found)) > 1 and not isinstance(found, list)):
@@ -70,7 +70,7 @@ class Crossing(AbstractEvent):
     name that another of its events has.
     """
 
-    observable: Callable[[Any, Task], Array]
+    observable: Callable[..., Array]  # of a network and a task
     level: ArrayLike = 0.0
     direction: Direction = eqx.field(static=True, default=None)
     terminate: bool = eqx.field(static=True, default=False)

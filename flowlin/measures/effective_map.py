@@ -1,6 +1,6 @@
 """The affine map that a network is at each sample."""
 
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -63,8 +63,11 @@ def effective_map(network: eqx.Module, task: Samples, *, layer: int | None = Non
                 f"`layer` must be None for a network whose units do not stand in layers of "
                 f"flowlin's own, got {layer}; pass the module of its layers up to there."
             )
-        found = _tangent_maps if isinstance(network, ForeignModel) else _maps_from_columns
-        return found(cast(Any, network), inputs_of(cast(Any, network), task))
+        own = cast(AbstractModel, network)  # as `checked` leaves it
+        x = inputs_of(own, task)
+        return (
+            _tangent_maps(own, x) if isinstance(own, ForeignModel) else _maps_from_columns(own, x)
+        )
     own = network
     if layer is not None:
         require_layer(own, layer)

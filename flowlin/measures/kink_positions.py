@@ -1,12 +1,12 @@
 """Kinks of hidden units: where they are, and how fast they move."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.arguments import argument_error, checked, function_of
 from flowlin._tools.arrays import Numbers, Parameters
@@ -92,7 +92,7 @@ def kink_rates(
     return -(network.bias_strength * db + k * jnp.sum(w * dw, axis=1) / size) / size
 
 
-def _require_velocity(found: Any, network: AbstractNetwork) -> Parameters:
+def _require_velocity(found: PyTree, network: AbstractNetwork) -> Parameters:
     """Accept velocities of a user's function, (weights, biases), of the network's shapes."""
     pair = isinstance(found, tuple) and len(found) == 2
     shapes = [[np.shape(a) for a in jax.tree.leaves(t)] for t in (found, network.parameters)]

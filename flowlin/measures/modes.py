@@ -268,7 +268,7 @@ class ModeStrengths(eqx.Module):
         return (*seen[:-1], u[None] @ seen[-1]), (*own[:-1], last)
 
 
-def _strength_or_network(name: str, value: Any) -> Any:
+def _strength_or_network(name: str, value: object) -> object:
     """Accept a bias strength, or the network whose own it is."""
     if isinstance(value, AbstractOwnModel):
         return as_model("network", value)
@@ -318,7 +318,7 @@ def modes_within(task: Task, bias_strength: Any, same: float = 0.0, zero: float 
 
     Singular values below rounding are zero in any case.
     """
-    c: Any = bias_strength
+    c = bias_strength
     if isinstance(c, AbstractOwnModel):
         c.require_fit(task)
         c = own_bias_strength(c)

@@ -1,11 +1,11 @@
 """Outputs of a network on a grid in input space."""
 
 import math
-from typing import Any, cast
+from typing import cast
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.arguments import checked, float_array, index_from_zero
 from flowlin.measures.along import inputs_of
@@ -22,7 +22,7 @@ def on_grid(
     network: eqx.Module,
     task: Samples = None,
     *,
-    axes: Any = None,
+    axes: PyTree = None,
     average: int | None = None,
 ) -> Float[Array, "..."]:
     """Return the network's outputs at all points of a grid in input space.
@@ -70,7 +70,7 @@ def on_grid(
     return values if average is None else jnp.mean(values, axis=average)
 
 
-def _number_of_inputs(network: AbstractModel, task: Samples, axes: Any) -> int:
+def _number_of_inputs(network: AbstractModel, task: Samples, axes: PyTree) -> int:
     """Count a network's inputs; raise `ValueError` where nothing tells how many it has."""
     if isinstance(network, AbstractNetwork):
         return network.weights[0].shape[1]

@@ -1,10 +1,8 @@
 """Distance of two networks in their parameters."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.arguments import CHECKS_BY_NAME, argument_error, boolean, checked
 from flowlin._tools.arrays import widest_dtype
@@ -14,7 +12,7 @@ from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.trajectory import Trajectory
 
 
-def _arrays_to_compare(name: str, value: Any) -> Any:
+def _arrays_to_compare(name: str, value: PyTree) -> object:
     """Accept a network, and return weights and biases, or any pytree's floating-point arrays."""
     if isinstance(value, AbstractNetwork):
         return CHECKS_BY_NAME["network"](name, value).parameters
@@ -28,13 +26,13 @@ def _arrays_to_compare(name: str, value: Any) -> Any:
     return found
 
 
-def _holds_floats(leaf: Any) -> bool:
+def _holds_floats(leaf: PyTree) -> bool:
     """Tell whether a leaf is an array of floating-point numbers."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 @checked(a=_arrays_to_compare, b=_arrays_to_compare, relative=boolean)
-def distance(a: Any, b: Any, *, relative: bool = False) -> Float[Array, ""]:
+def distance(a: PyTree, b: PyTree, *, relative: bool = False) -> Float[Array, ""]:
     r"""Return the Euclidean distance $\|w_a - w_b\|$ of the parameters of two networks.
 
     Works under `jit` and `vmap` (`jax.vmap(fl.distance)` for stacked networks); its derivatives at

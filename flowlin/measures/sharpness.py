@@ -1,7 +1,7 @@
 """The sharpness: leading eigenvalues of the loss's Hessian, by products with it."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -89,7 +89,9 @@ def sharpness(
 
 
 @jit_by_array
-def _top_eigenvalues(parts: Any, flags: Any, count: int, key: Array) -> Float[Array, " count"]:
+def _top_eigenvalues(
+    parts: tuple[FullData, AbstractModel], flags: tuple[bool, ...] | None, count: int, key: Array
+) -> Float[Array, " count"]:
     """Return the largest eigenvalues of an objective's Hessian at a model, `parts`."""
     product, size = _hessian_product(jax.tree.map(lax.stop_gradient, parts), flags)
     start = jax.random.normal(key, (count, size), parts[1].dtype)
@@ -105,7 +107,7 @@ def _is_made_whole(size: int, count: int) -> bool:
 
 
 def _hessian_product(
-    parts: tuple[FullData, AbstractModel], flags: Any
+    parts: tuple[FullData, AbstractModel], flags: tuple[bool, ...] | None
 ) -> tuple[Callable[[Array], Array], int]:
     """Return the product of the Hessian with a vector (N,) of all that moves, and N."""
     objective, model = parts

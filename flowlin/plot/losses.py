@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -24,7 +23,7 @@ from flowlin.record.sweep import Sweep
 from flowlin.record.trajectory import Trajectory
 
 
-def _runs_argument(name: str, value: Any) -> Any:
+def _runs_argument(name: str, value: object) -> object:
     """Check for one run, a sweep, or a dictionary of some."""
     if isinstance(value, (Trajectory, Sweep)):
         return value
@@ -82,7 +81,7 @@ def losses(
     return ax
 
 
-def _runs_under_label(label: Any, given: Any) -> list[Trajectory]:
+def _runs_under_label(label: object, given: object) -> list[Trajectory]:
     """Return the trajectories under a label."""
     if isinstance(given, Trajectory):
         return [given]

@@ -1,7 +1,6 @@
 """Sides of a hidden layer's (unit, sample) pairs, at a time and over time."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -86,7 +85,9 @@ def side_history(
     return ax
 
 
-def _side_changes(flow: Trajectory, layer: int) -> tuple[tuple[int, int], np.ndarray, Any]:
+def _side_changes(
+    flow: Trajectory, layer: int
+) -> tuple[tuple[int, int], np.ndarray, tuple[np.ndarray, ...]]:
     """Return (units, samples) of a layer, its pairs' sides at 0, and changes: time, pair, side."""
     log = flow.events
     k = log.gate_channel(layer)

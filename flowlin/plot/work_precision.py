@@ -64,7 +64,7 @@ def work_precision(
     return ax
 
 
-def _work_and_error(name: Any, given: Any) -> tuple[Data, Data]:
+def _work_and_error(name: object, given: object) -> tuple[Data, Data]:
     """Accept a pair, work and error of a contender."""
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise argument_error(f"contenders[{name!r}]", "a pair, (work, error)", given)

@@ -1,7 +1,5 @@
 """Distances between a continuous and a discrete run over time."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -18,7 +16,7 @@ from flowlin.tasks.task import Task
 from flowlin.training.loss import Loss
 
 
-def comparison_summary(found: Any) -> Summary:
+def comparison_summary(found: "Comparison") -> Summary:
     """Print each distance at the last time, and the largest."""
     times, rows = concrete_array(found.ts, 1), []
     for name in ("parameters", "function", "loss"):

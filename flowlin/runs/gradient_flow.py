@@ -264,7 +264,7 @@ def _pose_problem(
 
 
 def _step_watches(
-    problem: Problem, method: Method, events: Sequence[AbstractEvent], t1: Any
+    problem: Problem, method: Method, events: Sequence[AbstractEvent], t1: ArrayLike | None
 ) -> tuple[Watch, ...]:
     """Return what is watched in every step: gates, where they are logged, and the user's events.
 
@@ -293,7 +293,13 @@ def _require_valid_start(
 
 
 def extend_flow(
-    flow: Trajectory, t1: float, ts: Any, max_steps: int, max_events: int, progress: Progress, throw
+    flow: Trajectory,
+    t1: float,
+    ts: Numbers | None,
+    max_steps: int,
+    max_events: int,
+    progress: Progress,
+    throw,
 ) -> Trajectory:
     """Continue a flow to a later time, as `Trajectory.extend` says."""
     run, at, ts = require_extendable(flow, t1, ts)

@@ -166,7 +166,7 @@ def _largest_sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
     dense = flow.dense
     assert dense is not None
 
-    def next_radius(carry: Any, t: Array) -> tuple[Any, Array]:
+    def next_radius(carry: PyTree, t: Array) -> tuple[PyTree, Array]:
         product = run.objective.hessian_product(run.network, as_tree(dense.evaluate(t)))
         nothing = jax.tree.map(jnp.zeros_like, carry[0])
         vector, old = carry

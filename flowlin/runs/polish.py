@@ -1,6 +1,6 @@
 """The critical point of the loss beside a network, to rounding, and the loss's curvature there."""
 
-from typing import cast
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -72,7 +72,7 @@ class CriticalPoint(eqx.Module):
     - `converged`: whether the gradient is down to rounding.
     """
 
-    network: eqx.Module
+    network: Any
     loss: Float[Array, "*batch"]
     gradient_norm: Float[Array, "*batch"]
     eigenvalues: Float[Array, "*batch N"]

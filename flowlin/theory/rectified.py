@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -43,7 +42,7 @@ from flowlin.theory.rectified_parts import (
 from flowlin.training.problem import Problem
 
 
-def rectified_summary(found: Any) -> Summary:
+def rectified_summary(found: "Rectified") -> Summary:
     """Print intervals, groups, and the share of the time in which pairs slide."""
     length = np.diff(found.times)
     slides = float(np.sum(length[found.sliding > 0]) / np.sum(length))

@@ -15,7 +15,6 @@ as $\kappa$ comes to one.
 """
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -38,7 +37,7 @@ from flowlin.theory.mode import Mode
 from flowlin.theory.mode_starts import mode_starts
 
 
-def clock_summary(found: Any) -> Summary:
+def clock_summary(found: "SlowedClock") -> Summary:
     """Print the leading mode, and the early phase whose clock it slows down."""
     s, d = format_first(found.modes.s, most=1), format_first(found.modes.d, most=1)
     s, d = (word.removesuffix(", ...") for word in (s, d))

@@ -24,7 +24,7 @@ from flowlin.theory.closed_form import TIME_RANGE
 from flowlin.theory.flow_checks import relative_distance, require_same_problem, require_same_start
 
 
-def solution_summary(found: Any) -> Summary:
+def solution_summary(found: "Solution") -> Summary:
     """Print the solution's name, whether it is exact, why, and the conditions."""
     why = ("why", shorten_text(found.why, LONGEST_ADVICE))
     return Summary(

@@ -1,7 +1,5 @@
 """The strongest exact solution that applies to a linear network and a task."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
@@ -153,12 +151,12 @@ def _solve_riccati(problem: LinearProblem) -> tuple[Solution | None, str]:
     return _label_solution(problem, "Riccati", not unsure, why, *forms), ""
 
 
-def riccati_product(t: ArrayLike, **given: Any) -> Array:
+def riccati_product(t: ArrayLike, **given: ArrayLike) -> Array:
     """Return `balanced_product` without its check, which the certificate has made."""
     return balanced_product(t, check=False, **given)
 
 
-def riccati_gram(t: ArrayLike, **given: Any) -> Array:
+def riccati_gram(t: ArrayLike, **given: ArrayLike) -> Array:
     """Return `balanced_gram` without its check, which the certificate has made."""
     return balanced_gram(t, check=False, **given)
 
@@ -226,7 +224,7 @@ def _mode_product(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
     return (with_axes(u, a.ndim - 1) * a[..., None, :]) @ v.T
 
 
-def modewise_gram(t: ArrayLike, **given: Any) -> Array:
+def modewise_gram(t: ArrayLike, **given: ArrayLike) -> Array:
     """Return Q Q^T of modes that do not interact; the rest of the weights stays."""
     return _mode_gram(t, **given)
 

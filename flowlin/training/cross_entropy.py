@@ -1,13 +1,11 @@
 """Softmax cross-entropy."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from flowlin._tools.arguments import checked
-from flowlin._tools.arrays import smallest_value
+from flowlin._tools.arrays import Scalar, smallest_value
 from flowlin._tools.files import saveable
 from flowlin.training.loss import Loss, TargetWeights
 
@@ -28,7 +26,7 @@ class CrossEntropy(Loss):
         """Tell that the softmax is of all outputs."""
         return False
 
-    def factor_per_sample(self, mass: ArrayLike) -> Any:
+    def factor_per_sample(self, mass: Scalar) -> Scalar:
         """Return 1 over the mass, the factor of each sample's cross-entropy."""
         return 1.0 / mass
 

@@ -2,19 +2,19 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from flowlin._tools.arguments import CHECKS_BY_NAME, argument_error, function_of, instance_of
+from flowlin._tools.arrays import Scalar
 from flowlin._tools.files import saveable
 from flowlin._tools.user_functions import user_function_errors
 from flowlin.training.loss import Loss, TargetWeights
 
-AnyLoss = Loss | Callable[..., Any]  # what users pass; `checked` makes a Loss of it
+AnyLoss = Loss | Callable[..., Array]  # what users pass; `checked` makes a Loss of it
 
 
 @saveable()
@@ -25,11 +25,11 @@ class FunctionLoss(Loss):
     program. Files and pickles keep its `name` alone: `function` is None then.
     """
 
-    function: Callable[..., Any] | None = eqx.field(static=True)
+    function: Callable[..., Array] | None = eqx.field(static=True)
     name: str = eqx.field(static=True)
 
     @staticmethod
-    def from_function(function: Callable[..., Any]) -> "FunctionLoss":
+    def from_function(function: Callable[..., Array]) -> "FunctionLoss":
         """Make the loss of a function (output, target) -> scalar; it takes the function's name."""
         inner = getattr(function, "func", function)  # a functools.partial has no name
         return FunctionLoss(function, getattr(inner, "__name__", type(inner).__name__))
@@ -39,7 +39,7 @@ class FunctionLoss(Loss):
         """Tell that a function may take all outputs together."""
         return False
 
-    def factor_per_sample(self, mass: ArrayLike) -> Any:
+    def factor_per_sample(self, mass: Scalar) -> Scalar:
         """Return 1 over the mass, the factor of each sample's own loss."""
         return 1.0 / mass
 
@@ -69,7 +69,7 @@ class FunctionLoss(Loss):
                 "outputs, not over samples."
             )
 
-    def _require_function(self) -> Callable[..., Any]:
+    def _require_function(self) -> Callable[..., Array]:
         """Return the function; raise `ValueError` where a file kept its name alone."""
         if self.function is None:
             raise ValueError(
@@ -78,7 +78,7 @@ class FunctionLoss(Loss):
             )
         return self.function
 
-    def _fields_to_store(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def _fields_to_store(self, fields: dict[str, object]) -> dict[str, object]:
         """Leave the function out of what a file holds."""
         return {**fields, "function": None}
 
@@ -89,7 +89,7 @@ class FunctionLoss(Loss):
         return f"mean of {self.name}" + (", known by name" if self.function is None else "")
 
 
-def _as_loss(name: str, value: Any) -> Loss:
+def _as_loss(name: str, value: object) -> Loss:
     """Turn a loss of the library, or a function of one sample, into a `Loss`."""
     if isinstance(value, Loss):
         return value
@@ -97,13 +97,13 @@ def _as_loss(name: str, value: Any) -> Loss:
     if not callable(value) or inspect.isclass(value):
         remedy = "pass fl.SquaredError(), fl.CrossEntropy() or a function"
         return instance_of(Loss, wanted, remedy)(name, value)
-    function_of("output", "target")(name, value)
+    function = function_of("output", "target")(name, value)
     try:
-        hash(value)
+        hash(function)
     except TypeError:
         remedy = "wrap it: lambda output, target: loss(output, target)"
         raise argument_error(name, "a function that can be hashed", value, remedy) from None
-    return FunctionLoss.from_function(value)
+    return FunctionLoss.from_function(function)
 
 
 CHECKS_BY_NAME["loss"] = _as_loss

@@ -1,12 +1,13 @@
 """A loss made linear at zero outputs."""
 
-from typing import Any, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from flowlin._tools.arguments import checked
+from flowlin._tools.arrays import Scalar
 from flowlin._tools.files import saveable
 from flowlin.training.function_loss import AnyLoss
 from flowlin.training.loss import Loss, TargetWeights
@@ -27,7 +28,7 @@ class LinearizedLoss(Loss):
         """Tell whether the inner loss is a sum over outputs."""
         return self._inner_loss.is_sum_over_outputs
 
-    def factor_per_sample(self, mass: ArrayLike) -> Any:
+    def factor_per_sample(self, mass: Scalar) -> Scalar:
         """Return the factor of each sample's own loss, that of the inner loss."""
         return self._inner_loss.factor_per_sample(mass)
 

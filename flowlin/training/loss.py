@@ -1,14 +1,13 @@
 """Base class of the loss functions of a whole task."""
 
 import abc
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from flowlin._tools.arguments import checked, real_array
-from flowlin._tools.arrays import fill_missing, total_weight
+from flowlin._tools.arrays import Scalar, fill_missing, total_weight
 
 # Of samples, or of entries of the targets; None counts each as one.
 TargetWeights = Float[Array, " P"] | Float[Array, "P N_out"] | None
@@ -23,7 +22,7 @@ class Loss(eqx.Module):
         """Tell whether a sample's loss is a sum over its outputs, so that each has its weight."""
 
     @abc.abstractmethod
-    def factor_per_sample(self, mass: ArrayLike) -> Any:
+    def factor_per_sample(self, mass: Scalar) -> Scalar:
         """Return the factor of each sample's own loss, where the samples' weights sum to `mass`.
 
         Samples without weights count one each: their mass is P.

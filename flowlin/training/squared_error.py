@@ -1,13 +1,13 @@
 """Half the squared error."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from flowlin._tools.arguments import checked, choice_of
-from flowlin._tools.arrays import weight_rows
+from flowlin._tools.arrays import Scalar, weight_rows
 from flowlin._tools.files import saveable
 from flowlin.training.loss import Loss, TargetWeights
 
@@ -35,7 +35,7 @@ class SquaredError(Loss):
         """Tell that outputs have their errors each."""
         return True
 
-    def factor_per_sample(self, mass: ArrayLike) -> Any:
+    def factor_per_sample(self, mass: Scalar) -> Scalar:
         """Return the factor of each sample's half squared error: 1 over the mass, or 1."""
         return 1.0 / mass if self.reduction == "mean" else 1.0
 

@@ -307,7 +307,7 @@ def bundle_products(network: GatedGraph) -> dict[PathwayBundle, Array]:
     return found
 
 
-def _add_product(found: dict[Any, Any], key: Any, product: Array | None, w: Array) -> None:
+def _add_product(found: dict[Any, Any], key: object, product: Array | None, w: Array) -> None:
     """Add product @ W to the sum under a key; None stands for the identity."""
     new = w if product is None else product @ w
     found[key] = found[key] + new if key in found else new
