@@ -1,4 +1,4 @@
-"""Sharpness and tangent kernels: against whole Hessians and Jacobians, and closed forms."""
+"""Gradient norm, sharpness, tangent kernels: against formulas, whole Hessians and Jacobians."""
 
 import functools
 
@@ -14,6 +14,7 @@ from tests.tolerances import ROUNDING
 
 jax.config.update("jax_enable_x64", True)
 
+gradient_norm = fl.measures.gradient_norm
 sharpness = fl.measures.sharpness
 tangent_kernel = fl.measures.tangent_kernel
 
@@ -151,6 +152,90 @@ def test_more_eigenvalues_than_fit_into_memory_are_refused():
     task = fl.Task(np.ones((1, 4)), np.ones((1, 10**5)))
     with pytest.raises(ValueError, match=r"`count` = 100000 of 400000 eigenvalues asks for .* GiB"):
         sharpness(wide, task, count=10**5)
+
+
+# --- the gradient's norm --------------------------------------------------------------------
+
+
+def relu_gradient(network, task, error):
+    """Weights and biases of the gradient of one hidden layer, written out in NumPy.
+
+    `error` (P, N_out) is the derivative of the loss by the outputs.
+    """
+    (w1, w2), b, c = network.weights, network.biases[0], float(network.bias_strength)
+    w1, w2, x = (np.asarray(a) for a in (w1, w2, task.x))
+    z = x @ w1.T + c * np.asarray(b)
+    on = np.where(z > 0, 1.0, float(network.slope))
+    back = (error @ w2) * on
+    return back.T @ x, error.T @ (on * z), c * back.sum(axis=0)
+
+
+def norm_of(*arrays):
+    return np.sqrt(sum(np.sum(a**2) for a in arrays))
+
+
+@pytest.fixture
+def leaky(seed):
+    """A leaky ReLU network with biases, and a task whose samples have weights."""
+    weights = np.random.default_rng(seed).uniform(0.5, 2.0, 5)
+    task = gaussian(5, 3, 2, seed, weights=weights)
+    key = jax.random.key(seed)
+    return fl.ReLUNetwork.init(task, 4, 0.5, bias_strength=2.0, slope=0.3, key=key), task
+
+
+def test_gradient_norm_of_a_relu_network_is_that_of_back_propagation_in_numpy(leaky):
+    network, task = leaky
+    weights = np.asarray(task.weights)[:, None]
+    off = np.asarray(network.outputs(task.x)) - np.asarray(task.y)
+    w1, w2, b = relu_gradient(network, task, weights * off / weights.sum())
+    assert gradient_norm(network, task) == pytest.approx(norm_of(w1, w2, b), rel=ROUNDING)
+    of_sum = gradient_norm(network, task, loss=fl.SquaredError("sum"))
+    assert of_sum == pytest.approx(weights.sum() * norm_of(w1, w2, b), rel=ROUNDING)
+    matrices = gradient_norm(network, task, trainable=lambda leaf: leaf.ndim == 2)
+    assert matrices == pytest.approx(norm_of(w1, w2), rel=ROUNDING)
+
+
+def test_gradient_norm_under_cross_entropy(leaky):
+    """Its derivative by the outputs is what the softmax is too large by."""
+    network, task = leaky
+    classes = fl.Task(task.x, np.eye(2)[[0, 1, 1, 0, 1]])
+    outputs = np.exp(np.asarray(network.outputs(task.x)))
+    off = outputs / outputs.sum(axis=1, keepdims=True) - np.asarray(classes.y)
+    expected = norm_of(*relu_gradient(network, classes, off / 5))
+    found = gradient_norm(network, classes, loss=fl.CrossEntropy())
+    assert found == pytest.approx(expected, rel=ROUNDING)
+
+
+def test_gradient_norm_of_a_module_in_another_precision():
+    """A module of float32 on a task of float64, by its gradient in NumPy."""
+    task = gaussian(5, 3, 2, 0)
+    module = eqx.nn.Linear(3, 2, dtype=jnp.float32, key=jax.random.key(0))
+    w, b, x = (np.asarray(a, np.float64) for a in (module.weight, module.bias, task.x))
+    off = (x @ w.T + b - np.asarray(task.y)) / 5
+    found = gradient_norm(module, task)
+    assert found.dtype == jnp.float32
+    assert found == pytest.approx(norm_of(off.T @ x, off.sum(axis=0)), rel=1e-5)
+
+
+def test_gradient_norm_of_two_weights_along_a_run_and_its_derivative():
+    """Of (a b - 1)^2 / 2 it is |a b - 1| sqrt(a^2 + b^2); at a saddle its derivative is zero."""
+    run = fl.gradient_flow(
+        pair_network(jnp.asarray(0.3), jnp.asarray(0.5)), PAIR, 3.0, ts=np.linspace(0, 3, 4),
+        observe={"norm": gradient_norm, "a": lambda n, _: n.weights},
+    )  # fmt: skip
+    b, a = (np.ravel(w) for w in run.observed["a"])
+    expected = np.abs(a * b - 1) * np.hypot(a, b)
+    np.testing.assert_allclose(run.observed["norm"], expected, rtol=1e-12)
+    stacked = jax.vmap(pair_network)(jnp.asarray(a), jnp.asarray(b))
+    found = fl.measures.along(stacked, gradient_norm, PAIR)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+    def by_both(a):
+        return gradient_norm(pair_network(a, a), PAIR)
+
+    value, slope = jax.value_and_grad(by_both)(jnp.asarray(0.4))  # sqrt(2) (a - a^3)
+    np.testing.assert_allclose([value, slope], np.sqrt(2) * np.array([0.336, 0.52]), rtol=1e-12)
+    assert np.array_equal(jax.value_and_grad(by_both)(jnp.asarray(0.0)), (0.0, 0.0))
 
 
 # --- the tangent kernel ---------------------------------------------------------------------

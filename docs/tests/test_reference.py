@@ -82,7 +82,10 @@ def methods(kind):
 def test_every_public_name_stands_once_with_an_example():
     """All names of flowlin and its rooms; no others."""
     pages = [page.read_text() for page in PAGES]
-    assert not faults(pages)
+    assert not faults(pages), (
+        "a public name has one entry, with an example behind it, in a page of docs/reference: see "
+        "docs/contribute/add-a-measure.md"
+    )
     short = ["".join(pages).replace("autofunction:: flowlin.sweep\n", "autofunction:: flowlin.x\n")]
     assert faults(short) == ["flowlin.sweep is missing", "flowlin.x is no public name"]
     assert "flowlin.sweep stands twice" in faults([*pages, ".. autofunction:: flowlin.sweep\n"])

@@ -38,6 +38,7 @@ from flowlin.measures.effective_rank import effective_rank_of_gram as effective_
 from flowlin.measures.effective_rank import spectral_entropy as spectral_entropy
 from flowlin.measures.embedding import Embedding as Embedding
 from flowlin.measures.embedding import mds as mds
+from flowlin.measures.gradient_norm import gradient_norm as gradient_norm
 from flowlin.measures.hidden_units import activity as activity
 from flowlin.measures.hidden_units import hidden as hidden
 from flowlin.measures.hidden_vectors import HiddenVectors as HiddenVectors
