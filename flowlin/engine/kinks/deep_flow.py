@@ -159,6 +159,14 @@ class DeepFlow(eqx.Module):
         """Return the sides of all samples from those of the leaders."""
         return self.apply_by_layer(lambda kinks, one: kinks.sides_of_followers(one), codes)
 
+    def with_followers(self, leaders: Bool[Array, "H P"]) -> Bool[Array, "H P"]:
+        """Return flags of all samples that share a flagged leader's kink."""
+        return self.sides_of_followers(leaders.astype(jnp.int8)) != 0
+
+    def any_of_kink(self, pairs: Bool[Array, "H P"]) -> Bool[Array, "H P"]:
+        """Tell, at each kink's leader, whether any of its samples is flagged."""
+        return self.kink_drive(self.split_layers(pairs.astype(self.task.x.dtype))) > 0
+
     def kink_drive(self, drive: Layers) -> Float[Array, "H P"]:
         """Sum C over the samples of each kink, at its leader."""
         return jnp.concatenate(
@@ -449,18 +457,27 @@ class DeepFlow(eqx.Module):
         moved = jnp.any(frozen.slots < frozen.codes.size)
         return jax.tree.map(jnp.add, parameters, self.select_moving(back)), moved
 
-    def is_at_kink(self, parameters: Parameters) -> Bool[Array, "H P"]:
-        """Tell where a leader's |z| may be rounding; nowhere for units without any input."""
+    def is_at_kink(self, parameters: Parameters, widely: bool = False) -> Bool[Array, "H P"]:
+        """Tell where a leader's |z| may be rounding; nowhere for units without any input.
+
+        `widely` counts the weights that a unit sends with as weights that it receives with: w
+        that is zero is then told from w that is merely small, and so are all its z.
+        """
         z = jnp.concatenate(self.forward_pass(parameters, None).z)
-        size = self.pair_scales(parameters)
+        size = self.pair_scales(parameters, widely)
         return (jnp.abs(z) <= self.z_rounding(size)) & (size > 0) & self.is_leader
 
-    def pair_scales(self, parameters: Parameters) -> Float[Array, "H P"]:
-        """Return the size of each pair's weights times its inputs', the scale of z's rounding."""
+    def pair_scales(self, parameters: Parameters, widely: bool = False) -> Float[Array, "H P"]:
+        """Return the size of each pair's weights times its inputs', the scale of z's rounding.
+
+        `widely` is as for `is_at_kink`.
+        """
         parameters = lax.stop_gradient(parameters)
+        weights, biases = self.all_parameters(parameters)
         at, sizes = self.forward_pass(parameters, None), []
-        for w, b, h in zip(*self.all_parameters(parameters), at.h[:-1], strict=False):
+        for w, after, b, h in zip(weights, weights[1:], biases, at.h[:-1], strict=False):
             square, inputs = jnp.sum(w**2, axis=1), jnp.sum(h**2, axis=0)
+            square = square + jnp.sum(after**2, axis=0) if widely else square
             if b is not None:
                 square, inputs = square + b**2, inputs + self.network.bias_strength**2
             sizes.append(jnp.sqrt(square[:, None] * inputs[None]))

@@ -151,7 +151,8 @@ class DeepSwitching(AbstractSwitching):
         """Return the new sides, and the pairs that left where the flow may not be unique."""
         flow, frozen = self.flow, self.flow.fix_sides(sides)
         before = flow.pass_with_slides(parameters, frozen)
-        event = _Event(parameters, sides, *before, fired, flow.is_at_kink(parameters))
+        near = flow.is_at_kink(parameters, widely=not flow.feeds_all)
+        event = _Event(parameters, sides, *before, fired, near)
         new = self._new_sides(event) if flow.feeds_all else self._choose_with_unfed(event)
         slides = (sides.codes == SLIDING) & flow.is_leader
         strength = flow.kink_drive(event.full_pass.drive)
@@ -194,10 +195,12 @@ class DeepSwitching(AbstractSwitching):
         """
         flow, parameters, codes = self.flow, event.parameters, event.sides.codes
         fired, near = event.fired, event.at_kink
-        idle = flow.is_unfed(jnp.where(fired | near, SLIDING, codes))
-        reached = near & (codes == ON) & flow.apply_across_layers(unfed.any_above, fired & idle)
-        fired, near = (fired | reached) & ~idle, near & ~idle
-        at_kinks = fired | near | ((codes == SLIDING) & ~idle)
+        tied = flow.with_followers(fired | near)
+        idle = flow.is_unfed(jnp.where(tied, SLIDING, codes))
+        reached = tied & (codes == ON) & flow.apply_across_layers(unfed.any_above, fired & idle)
+        fired = fired | (near & flow.any_of_kink(reached))
+        fired, near = fired & ~idle, near & ~idle
+        at_kinks = flow.with_followers(fired | near | (codes == SLIDING)) & ~idle
         above = idle & flow.apply_across_layers(unfed.any_below, at_kinks)
         feeds = at_kinks & flow.apply_across_layers(unfed.any_above, above)
         ranks = flow.apply_across_layers(unfed.rank_in_layer, feeds)
