@@ -33,6 +33,7 @@ import dataclasses
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
@@ -40,6 +41,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks import unfed
+from flowlin.engine.kinks.blow_up import descend_from
 from flowlin.engine.kinks.deep_flow import DeepFlow, FullPass
 from flowlin.engine.kinks.one_layer import side_from_signal
 from flowlin.engine.kinks.sides import (
@@ -153,7 +155,10 @@ class DeepSwitching(AbstractSwitching):
         before = flow.pass_with_slides(parameters, frozen)
         near = flow.is_at_kink(parameters, widely=not flow.feeds_all)
         event = _Event(parameters, sides, *before, fired, near)
-        new = self._new_sides(event) if flow.feeds_all else self._choose_with_unfed(event)
+        if flow.feeds_all:
+            new, unsure = self._new_sides(event), False
+        else:
+            new, unsure = self._check_by_descent(event, self._choose_with_unfed(event))
         slides = (sides.codes == SLIDING) & flow.is_leader
         strength = flow.kink_drive(event.full_pass.drive)
         highest = flow.drive_bounds(parameters, frozen)[1]
@@ -163,6 +168,7 @@ class DeepSwitching(AbstractSwitching):
             repelled, others = flow.drives_that_repel(parameters, new)
             branch = branch | (repelled & jnp.isnan(sides.certificate))  # the first ones only
             highest = jnp.where(repelled, jnp.maximum(highest, others), highest)
+            branch = branch | (unsure & fired & flow.is_leader)
         first = jnp.max(jnp.where(branch, highest, -jnp.inf))
         first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
         return replace_fields(new, certificate=first), branch
@@ -230,6 +236,55 @@ class DeepSwitching(AbstractSwitching):
         idle = flow.is_unfed(new.codes) & (new.codes == SLIDING)
         codes = flow.sides_of_followers(jnp.where(idle, OFF, new.codes).astype(jnp.int8))
         return self._layer_sides(codes, new.failure)
+
+    def _check_by_descent(
+        self, event: _Event, new: LayerSides
+    ) -> tuple[LayerSides, Bool[Array, ""]]:
+        """Hold new sides against descent through the point (`flowlin.engine.kinks.blow_up`).
+
+        Only where pairs without inputs meet others at their kinks, or one unit's kinks depend on
+        each other: elsewhere the choice is that of a convex set, and proven.
+
+        **Returns:** sides that descent leaves to: the new ones, or else its own; NO_SIDES where
+        these do not lead there either. And whether another flow may be as good: descent has left a
+        slide to where the rule of its margins does not say, or does as its lattice has it.
+        """
+        flow, parameters, codes = self.flow, event.parameters, event.sides.codes
+        pairs = flow.with_followers(event.fired | event.at_kink | (codes == SLIDING))
+        base = jnp.where(pairs, SLIDING, codes)
+        idle = flow.is_unfed(base)
+        at_kinks = pairs & ~idle
+        pairs = at_kinks | (idle & flow.apply_across_layers(unfed.any_below, at_kinks))
+        depends = flow.apply_across_layers(
+            lambda own: unfed.depend_on_each_other(self.flow.split_layers(base), own, self._inputs),
+            at_kinks & flow.is_leader,
+        )
+        wanted = (jnp.any(pairs & idle) | jnp.any(depends)) & (new.failure != NO_SLOTS)
+
+        def held_against_descent():
+            before = flow.velocity(parameters, event.full_pass, flow.decay)
+            end = descend_from(flow, parameters, codes, pairs, before, wanted)
+
+            def leads_there(sides):
+                at, _ = flow.pass_with_slides(parameters, flow.fix_sides(sides))
+                return end.is_rate(flow.preactivation_rates(parameters, at), pairs)
+
+            holds = leads_there(new) & (new.failure == RESOLVED)
+            own = end.sides(pairs, new.codes)
+            own = jnp.where(flow.is_unfed(own) & (own == SLIDING), OFF, own)
+            other = self._layer_sides(flow.sides_of_followers(own.astype(jnp.int8)))
+            trouble = jnp.where(leads_there(other), RESOLVED, NO_SIDES).astype(jnp.int8)
+            other = replace_fields(other, failure=trouble)
+            slid = jnp.any(event.fired & (codes == SLIDING))
+            chosen = jax.tree.map(lambda a, b: jnp.where(holds, a, b), new, other)
+            return chosen, ~end.agrees | (~holds & slid)
+
+        return lax.cond(wanted, held_against_descent, lambda: (new, jnp.zeros_like(wanted)))
+
+    @property
+    def _inputs(self) -> int:
+        """Number of inputs of the first layer."""
+        return self.flow.task.x.shape[1]
 
     def _choose_around_fixed(
         self,

@@ -98,6 +98,17 @@ def only_active(network: ReLUNetwork, codes: LayerArrays) -> LayerArrays:
     return found
 
 
+def depend_on_each_other(codes: LayerArrays, pairs: LayerArrays, inputs: int) -> LayerArrays:
+    """Tell which pairs are of a unit with more of these than it has active inputs."""
+    found, most = [], jnp.asarray(inputs)
+    for k, own in enumerate(pairs):
+        if k:
+            active = own.astype(int) @ (codes[k - 1] == ON).astype(int).T  # (H_k, H_below)
+            most = jnp.sum(active > 0, axis=1)
+        found.append(own & (jnp.sum(own, axis=1) > most)[:, None])
+    return found
+
+
 def sums_over_kinks(
     network: ReLUNetwork, codes: LayerArrays, values: LayerArrays, z: LayerArrays
 ) -> LayerArrays:

@@ -1,0 +1,154 @@
+"""Exact walks of very small networks without biases, where kinks and silent layers meet."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowlin as fl
+from flowlin.engine.kinks import unfed
+from flowlin.engine.kinks.blow_up import descend_from
+from flowlin.engine.kinks.deep_flow import DeepFlow
+from tests.test_walk import exact
+from tests.tolerances import ROUNDING
+
+END, SAMPLES = 10.0, 4
+# One to five units in one to three hidden layers; the first two are of the first tier.
+SHAPES = (
+    "1-1-1-1", "1-2-2-1", "1-2-1-2-1", "2-2-2-1", "1-3-2-2", "2-2-1-2-1", "1-5-5-1", "3-5-1",
+    "1-1-1-1-1", "2-3-3-1",
+)  # fmt: skip
+
+
+def draw(shape, seed):
+    """Standard normal inputs, targets and weights; another draw where the first layer is still."""
+    sizes = [int(size) for size in shape.split("-")]
+    for k in range(100):
+        rng = np.random.default_rng([seed, k, *sizes])
+        x, y = rng.normal(size=(SAMPLES, sizes[0])), rng.normal(size=(SAMPLES, sizes[-1]))
+        pairs = zip(sizes, sizes[1:], strict=False)
+        weights = tuple(rng.normal(size=(after, before)) for before, after in pairs)
+        h = x.T
+        for w in weights[:-1]:
+            h = np.maximum(w @ h, 0)
+        if np.any(h):
+            break
+    return fl.ReLUNetwork(weights, (None,) * len(weights)), fl.Task(x, y)
+
+
+@jax.jit
+def descents(networks, tasks, rate, steps):
+    """Final parameters of descent from all draws, in one program."""
+
+    def descend(network, task):
+        def objective(parameters):
+            outputs = network.with_parameters(parameters).outputs(task.x)
+            return fl.SquaredError()(outputs, task.y)
+
+        def step(_, parameters):
+            gradient = jax.grad(objective)(parameters)
+            return jax.tree.map(lambda p, g: p - rate * g, parameters, gradient)
+
+        return jax.lax.fori_loop(0, steps, step, network.parameters)
+
+    return jax.vmap(descend)(networks, tasks)
+
+
+def flattened(weights, k=None):
+    return np.concatenate([np.ravel(w if k is None else w[k]) for w in weights])
+
+
+def silently_off(shape, seeds):
+    """Draws that end elsewhere than descent without a word; distances of those that follow."""
+    some = [draw(shape, seed) for seed in seeds]
+    both = [jax.tree.map(lambda *a: jnp.stack(a), *these) for these in zip(*some, strict=True)]
+    flows = [exact(network, task, END, 1e-9, throw=False) for network, task in some]
+    slow, fast = (descents(*both, rate, round(END / rate))[0] for rate in (1e-3, 1e-4))
+    silent, distances = [], []
+    for k, flow in enumerate(flows):
+        if not bool(flow.result == fl.RESULTS.successful) or len(flow.events.select("branch")):
+            continue
+        end = flattened(flow.final.weights)
+        off = [np.abs(flattened(w, k) - end).max() for w in (slow, fast)]
+        distances.append(off)
+        if off[1] > 1e-3 or off[1] > max(0.5 * off[0], 1e-4):
+            silent.append((k, off))
+    return silent, np.array(distances)
+
+
+@pytest.mark.parametrize("shape", SHAPES[:2])
+def test_no_walk_is_silently_elsewhere(shape):
+    silent, distances = silently_off(shape, range(20))
+    assert not silent
+    assert len(distances) > 15
+    # First order: a tenth of the rate, a tenth of the distance.
+    slow, fast = np.sum(distances, axis=0)
+    assert fast < 0.15 * slow
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_walk_of_many_is_silently_elsewhere(shape):
+    silent, distances = silently_off(shape, range(20, 50))
+    assert not silent
+    assert len(distances) > 20
+    slow, fast = np.sum(distances, axis=0)
+    assert fast < 0.2 * slow
+
+
+def test_a_unit_passes_through_zero_with_all_that_it_feeds():
+    """From w = -0.3 on x = -1 the target -1 pushes it to w = 0, whence x = 1 pulls it on.
+
+    Both layers' pairs of both samples turn there at once; the loss ends at that of the sample that
+    no positive output fits.
+    """
+    weights = np.array([[-0.3]]), np.ones((1, 1)), np.ones((1, 1))
+    task = fl.Task([[1.0], [-1.0]], [[1.0], [-1.0]])
+    flow = exact(fl.ReLUNetwork(weights, (None,) * 3), task, 40.0)
+    assert flow.losses[0] > 0.5
+    assert flow.losses[-1] == pytest.approx(0.25, abs=1e-6)
+    turns = {(i, int(new)) for i, new in zip(flow.events.index, flow.events.new, strict=True)}
+    # The pairs of the second layer: that of the sample that is fed now is on, whatever the other.
+    assert {((0, 0, 0), 1), ((0, 0, 1), -1), ((1, 0, 0), 1)} <= turns
+    w1, w2, a = (float(w[0, 0]) for w in flow.final.weights)
+    assert w1 > 0
+    np.testing.assert_allclose([w1**2 - w2**2, w2**2 - a**2], [0.09 - 1.0, 0.0], atol=1e-8)
+
+
+def at_zero(pull):
+    """A unit at w = 0 in two dimensions, sent there along (-1, -1), and its outcome.
+
+    Of two samples, along the axes, with drives -1 and `pull`.
+    """
+    task = fl.Task(np.eye(2), np.array([[-2.0], [2 * pull]]))
+    network = fl.ReLUNetwork((np.zeros((1, 2)), np.ones((1, 1)), np.ones((1, 1))), (None,) * 3)
+    flow = DeepFlow(network, task, fl.SquaredError(), jnp.asarray(1.0))
+    zeros = jax.tree.map(jnp.zeros_like, network.parameters)
+    before = ((jnp.full((1, 2), -0.5), *zeros[0][1:]), zeros[1])
+    pairs = jnp.ones((2, 2), bool)
+    end = jax.jit(
+        functools.partial(descend_from, flow, network.parameters, before=before),
+    )(jnp.ones((2, 2), jnp.int8), pairs, wanted=jnp.asarray(True))
+    return end, np.asarray(end.sides(pairs, jnp.ones((2, 2), jnp.int8)))
+
+
+def test_descent_through_a_point_by_hand():
+    # Both pull it down to zero from above, where it stays: nothing pushes on.
+    end, sides = at_zero(-1.0)
+    assert bool(end.agrees)
+    np.testing.assert_allclose(end.rates, 0.0, atol=1e-2)
+    # One repels: the pair of the second sample leaves at rate one, and with it what it feeds.
+    end, sides = at_zero(1.0)
+    np.testing.assert_allclose(np.asarray(end.rates)[:, 1], 1.0, atol=ROUNDING)
+    assert np.array_equal(sides[:, 1], [1, 1])
+
+
+def test_pairs_that_depend_on_each_other():
+    codes = [jnp.asarray([[1, 1, 0], [-1, 1, 0]]), jnp.asarray([[0, 0, 0]])]
+    at_kinks = [jnp.asarray([[False, False, True], [False, False, True]]), jnp.ones((1, 3), bool)]
+    below, above = unfed.depend_on_each_other(codes, at_kinks, inputs=1)
+    assert not np.any(below)
+    assert np.all(above)  # three pairs, two active inputs
+    assert not np.any(unfed.depend_on_each_other(codes, [at_kinks[0], at_kinks[1] & False], 1)[1])
