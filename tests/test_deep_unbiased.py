@@ -1,6 +1,7 @@
 """Exact walks of very small networks without biases, where kinks and silent layers meet."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ def draw(shape, seed):
     for k in range(100):
         rng = np.random.default_rng([seed, k, *sizes])
         x, y = rng.normal(size=(SAMPLES, sizes[0])), rng.normal(size=(SAMPLES, sizes[-1]))
-        pairs = zip(sizes, sizes[1:], strict=False)
+        pairs = itertools.pairwise(sizes)
         weights = tuple(rng.normal(size=(after, before)) for before, after in pairs)
         h = x.T
         for w in weights[:-1]:

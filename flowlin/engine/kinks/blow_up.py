@@ -5,8 +5,8 @@ descent at rate one on the directional derivative $L'(\theta_0; \delta)$, up to 
 is one forward pass of tangents in which a pair at its kink passes on $\max(\dot z, 0)$: continuous,
 piecewise linear and homogeneous. Pairs without inputs are in it, fed by the pairs below; pairs that
 share a kink are in it, with drives that add up by themselves. Descent comes in along the velocity
-before the event, and leaves, but for its chatter, along a ray: the velocity after the event, a local
-minimum of $L'(\theta_0; \delta) + |\delta|^2 / 2$ (in the metric of tau).
+before the event, and leaves, but for its chatter, along a ray: the velocity after the event, a
+local minimum of $L'(\theta_0; \delta) + |\delta|^2 / 2$ (in the metric of tau).
 
 It says what becomes of all pairs at once, whatever their number, where `deep_switching` chooses
 them one by one; but only in digits that its chatter leaves. So it is asked where pairs without

@@ -173,37 +173,18 @@ class DeepFlow(eqx.Module):
             [k.kink_drive(one) for k, one in zip(self.kinks, drive, strict=True)]
         )
 
+    def joint_drive(self, at: FullPass) -> Float[Array, "H P"]:
+        """Return `kink_drive` of a pass, `among_sharers`."""
+        return self.among_sharers(at, self.kink_drive(at.drive))
+
+    def among_sharers(self, at: ForwardPass, pairs: Float[Array, "H P"]) -> Float[Array, "H P"]:
+        """Split values among the pairs that share a kink by what is sent to them."""
+        leads, own = [kinks.is_leader for kinks in self.kinks], self.split_layers(pairs)
+        return jnp.concatenate(unfed.among_sharers(self.network, at.gates, at.h[1:-1], leads, own))
+
     def slide_bound(self, strength: Array) -> Array:
         """Return the largest u of each kink, negative where nothing slides."""
         return -(1 - self.network.slope) * strength
-
-    def drives_that_repel(
-        self, parameters: Parameters, sides: LayerSides
-    ) -> tuple[Bool[Array, "H P"], Float[Array, "H P"]]:
-        """Find pairs that alone feed a sliding pair which shares its kink with pairs of C > 0.
-
-        Pairs of C > 0 turn when the sliding one leaves: the flow may then not be unique
-        (`unfed.shared`).
-
-        **Returns:** flags of the pairs that feed, and the largest such C.
-        """
-        strength = self.kink_drive(
-            self.pass_with_slides(parameters, self.fix_sides(sides))[0].drive
-        )
-        codes = self.split_layers(sides.codes)
-        others = jnp.where(sides.codes == SLIDING, 0.0, jnp.maximum(strength, 0.0))
-        z = self.forward_pass(parameters, self.gates(sides.codes)).z
-        sums = unfed.sums_over_kinks(self.network, codes, self.split_layers(others), z)
-        largest = [
-            jnp.max(jnp.where(own == SLIDING, c, 0.0), 0)
-            for own, c in zip(codes, sums, strict=True)
-        ]
-        above = [*largest[1:], jnp.zeros_like(largest[0])]
-        found = [
-            one.astype(c.dtype) * c[None]
-            for one, c in zip(unfed.only_active(self.network, codes), above, strict=True)
-        ]
-        return jnp.concatenate(found) > 0, jnp.concatenate(found)
 
     def gates(self, codes: Int[Array, "H P"]) -> Float[Array, "H P"]:
         """Return the gates to the sides, those of sliding pairs off."""
@@ -327,9 +308,8 @@ class DeepFlow(eqx.Module):
     ) -> tuple[FullPass, Array]:
         """Return the pass of the projected velocity, and u (H, P) of sliding pairs, else zero."""
         free = self.both_passes(parameters, frozen.gates)
-        u = self.solve_slides(
-            parameters, free, frozen.slots, self.preactivation_rates(parameters, free)
-        )
+        rates = self.preactivation_rates(parameters, free)
+        u = self.solve_slides(parameters, free, frozen.slots, rates)
         return self.backward_pass(parameters, free, free.output_error, u), u
 
     def drive_bounds(self, parameters: Parameters, frozen: FixedLayerSides) -> tuple[Array, Array]:
@@ -351,9 +331,8 @@ class DeepFlow(eqx.Module):
             plus, minus = jnp.maximum(readouts[k - 1], 0).T, jnp.minimum(readouts[k - 1], 0).T
             low, high = plus @ least + minus @ most, plus @ most + minus @ least
             reach = [(low, high), *reach]
-        return self.kink_drive([low for low, _ in reach]), self.kink_drive(
-            [high for _, high in reach]
-        )
+        bounds = [self.kink_drive([one[end] for one in reach]) for end in (0, 1)]
+        return self.among_sharers(at, bounds[0]), self.among_sharers(at, bounds[1])
 
     def __call__(
         self, t: ArrayLike | None, parameters: Parameters, frozen: FixedLayerSides | None
@@ -410,7 +389,8 @@ class DeepFlow(eqx.Module):
         at, u = self.pass_with_slides(parameters, frozen)
         z, slides = jnp.concatenate(at.z), frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -z, z)
-        bound = self.slide_bound(self.kink_drive(at.drive))
+        bound = self.slide_bound(self.joint_drive(at))
+        u = self.among_sharers(at, u)
         highest = bound - u
         if not self.feeds_all:
             highest = jnp.minimum(highest, self.joint_exit(parameters, frozen.codes, at, u)[0])

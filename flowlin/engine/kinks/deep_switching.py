@@ -154,20 +154,18 @@ class DeepSwitching(AbstractSwitching):
         flow, frozen = self.flow, self.flow.fix_sides(sides)
         before = flow.pass_with_slides(parameters, frozen)
         near = flow.is_at_kink(parameters, widely=not flow.feeds_all)
-        event = _Event(parameters, sides, *before, fired, near)
+        full, u = before
+        event = _Event(parameters, sides, full, flow.among_sharers(full, u), fired, near)
         if flow.feeds_all:
             new, unsure = self._new_sides(event), False
         else:
             new, unsure = self._check_by_descent(event, self._choose_with_unfed(event))
         slides = (sides.codes == SLIDING) & flow.is_leader
-        strength = flow.kink_drive(event.full_pass.drive)
+        strength = flow.joint_drive(event.full_pass)
         highest = flow.drive_bounds(parameters, frozen)[1]
         doubtful = highest > dtype_rounding(highest.dtype).snap * jnp.abs(strength)
         branch = slides & (new.codes == ON) & doubtful
         if not flow.feeds_all:
-            repelled, others = flow.drives_that_repel(parameters, new)
-            branch = branch | (repelled & jnp.isnan(sides.certificate))  # the first ones only
-            highest = jnp.where(repelled, jnp.maximum(highest, others), highest)
             branch = branch | (unsure & fired & flow.is_leader)
         first = jnp.max(jnp.where(branch, highest, -jnp.inf))
         first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
@@ -178,7 +176,7 @@ class DeepSwitching(AbstractSwitching):
         flow, sides, u = self.flow, event.sides, event.u
         fired, near = event.fired, event.at_kink
         strength, slides = (
-            flow.kink_drive(event.full_pass.drive),
+            flow.joint_drive(event.full_pass),
             (sides.codes == SLIDING) & flow.is_leader,
         )
         left = jnp.where(2 * u > flow.slide_bound(strength), ON, OFF).astype(jnp.int8)
@@ -382,10 +380,10 @@ class DeepSwitching(AbstractSwitching):
         slides = there & (side == SLIDING)
         both = slides[:, None] & slides[None]
         u = solve_gram(jnp.where(both, gram, 0.0), jnp.where(slides, q, 0.0))
-        at = flow.backward_pass(
-            parameters, free, free.output_error, write_slots(u, chosen, codes.shape)
-        )
-        bound, rate = read_slots(flow.slide_bound(flow.kink_drive(at.drive)), chosen), q - gram @ u
+        pressed = flow.among_sharers(free, write_slots(u, chosen, codes.shape))
+        at = flow.backward_pass(parameters, free, free.output_error, pressed)
+        u = read_slots(pressed, chosen)
+        bound, rate = read_slots(flow.slide_bound(flow.joint_drive(at)), chosen), q - gram @ u
         noise = read_slots(jnp.broadcast_to(flow.drive_rounding(parameters), codes.shape), chosen)
         slack_rate = slack * jnp.abs(q) + jnp.abs(gram) @ (slack * jnp.abs(u) + noise)
         slack_u = slack * jnp.abs(bound) + noise
@@ -432,7 +430,7 @@ class DeepSwitching(AbstractSwitching):
         """Return the ray along which pairs leave their slides together, zero for all others."""
         flow, at, u = self.flow, event.full_pass, event.u
         margin, ray = flow.joint_exit(event.parameters, event.sides.codes, at, u)
-        alone = jnp.minimum(u, flow.slide_bound(flow.kink_drive(at.drive)) - u)
+        alone = jnp.minimum(u, flow.slide_bound(flow.joint_drive(at)) - u)
         leaves = flow.apply_across_layers(unfed.any_in_layer, fired & (margin < alone))
         return jnp.where(leaves, ray, 0.0)
 
