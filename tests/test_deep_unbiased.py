@@ -1,6 +1,5 @@
 """Exact walks of very small networks without biases, where kinks and silent layers meet."""
 
-import functools
 import itertools
 
 import equinox as eqx
@@ -11,11 +10,7 @@ import pytest
 import scipy.linalg
 
 import flowlin as fl
-from flowlin.engine.kinks import unfed
-from flowlin.engine.kinks.blow_up import descend_from
-from flowlin.engine.kinks.deep_flow import DeepFlow
 from tests.test_walk import exact
-from tests.tolerances import ROUNDING
 
 END, SAMPLES = 10.0, 4
 # One to five units in one to three hidden layers; the first two are of the first tier.
@@ -173,40 +168,3 @@ def offset_at(t):
     """
     matrix = np.array([[-3.0, -3.0, -1.0], [-3.0, -4.0, -6.0], [0.0, 0.0, 0.0]]) / 4
     return (scipy.linalg.expm(matrix * t) @ np.array([0.01, 0.0, 1.0]))[1]
-
-
-def at_zero(pull):
-    """A unit at w = 0 in two dimensions, sent there along (-1, -1), and its outcome.
-
-    Of two samples, along the axes, with drives -1 and `pull`.
-    """
-    task = fl.Task(np.eye(2), np.array([[-2.0], [2 * pull]]))
-    network = fl.ReLUNetwork((np.zeros((1, 2)), np.ones((1, 1)), np.ones((1, 1))), (None,) * 3)
-    flow = DeepFlow(network, task, fl.SquaredError(), jnp.asarray(1.0))
-    zeros = jax.tree.map(jnp.zeros_like, network.parameters)
-    before = ((jnp.full((1, 2), -0.5), *zeros[0][1:]), zeros[1])
-    pairs = jnp.ones((2, 2), bool)
-    end = jax.jit(
-        functools.partial(descend_from, flow, network.parameters, before=before),
-    )(jnp.ones((2, 2), jnp.int8), pairs, wanted=jnp.asarray(True))
-    return end, np.asarray(end.sides(pairs, jnp.ones((2, 2), jnp.int8)))
-
-
-def test_descent_through_a_point_by_hand():
-    # Both pull it down to zero from above, where it stays: nothing pushes on.
-    end, sides = at_zero(-1.0)
-    assert bool(end.agrees)
-    np.testing.assert_allclose(end.rates, 0.0, atol=1e-2)
-    # One repels: the pair of the second sample leaves at rate one, and with it what it feeds.
-    end, sides = at_zero(1.0)
-    np.testing.assert_allclose(np.asarray(end.rates)[:, 1], 1.0, atol=ROUNDING)
-    assert np.array_equal(sides[:, 1], [1, 1])
-
-
-def test_pairs_that_depend_on_each_other():
-    codes = [jnp.asarray([[1, 1, 0], [-1, 1, 0]]), jnp.asarray([[0, 0, 0]])]
-    at_kinks = [jnp.asarray([[False, False, True], [False, False, True]]), jnp.ones((1, 3), bool)]
-    below, above = unfed.depend_on_each_other(codes, at_kinks, inputs=1)
-    assert not np.any(below)
-    assert np.all(above)  # three pairs, two active inputs
-    assert not np.any(unfed.depend_on_each_other(codes, [at_kinks[0], at_kinks[1] & False], 1)[1])

@@ -253,13 +253,13 @@ class DeepSwitching(AbstractSwitching):
         idle = flow.is_unfed(base)
         at_kinks = pairs & ~idle
         pairs = at_kinks | (idle & flow.apply_across_layers(unfed.any_below, at_kinks))
+        inputs, sides = flow.task.x.shape[1], flow.split_layers(base)
         depends = flow.apply_across_layers(
-            lambda own: unfed.depend_on_each_other(self.flow.split_layers(base), own, self._inputs),
-            at_kinks & flow.is_leader,
+            lambda own: unfed.depend_on_each_other(sides, own, inputs), at_kinks & flow.is_leader
         )
         wanted = (jnp.any(pairs & idle) | jnp.any(depends)) & (new.failure != NO_SLOTS)
 
-        def held_against_descent():
+        def compare_with_descent():
             before = flow.velocity(parameters, event.full_pass, flow.decay)
             end = descend_from(flow, parameters, codes, pairs, before, wanted)
 
@@ -277,12 +277,7 @@ class DeepSwitching(AbstractSwitching):
             chosen = jax.tree.map(lambda a, b: jnp.where(holds, a, b), new, other)
             return chosen, ~end.agrees | (~holds & slid)
 
-        return lax.cond(wanted, held_against_descent, lambda: (new, jnp.zeros_like(wanted)))
-
-    @property
-    def _inputs(self) -> int:
-        """Number of inputs of the first layer."""
-        return self.flow.task.x.shape[1]
+        return lax.cond(wanted, compare_with_descent, lambda: (new, jnp.zeros_like(wanted)))
 
     def _choose_around_fixed(
         self,
