@@ -15,13 +15,14 @@ from jax import Array
 
 import flowlin as fl
 from flowlin._tools.series import bracket_root
-from flowlin.engine.kinks.policies import IgnoreKinks
+from flowlin.engine.kinks.kink_policies import IgnoreKinks
 from flowlin.engine.recorder import Recorder
 from flowlin.events import watch
 from flowlin.events.crossings import StepCrossings
-from flowlin.events.events import GateSwitches, user_watches
 from flowlin.events.path import StepPath
 from flowlin.events.search import Brackets, StepPart
+from flowlin.events.switches import GateSwitches
+from flowlin.events.user_events import user_watches
 from flowlin.events.watch import Observer
 from flowlin.record.event_log import Unresolved
 from flowlin.training.objective import FullData

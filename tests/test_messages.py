@@ -932,7 +932,8 @@ INNER = {
     "with_parameters", "with_rows", "with_sample_gates", "memory", "velocity",
 }  # fmt: skip
 RETURNED = (
-    Exception, fl.Accuracy, fl.Comparison, fl.LossConvention, fl.EventLog, fl.Grid, fl.RunErrors,
+    Exception, fl.Accuracy, fl.Comparison, fl.CriticalPoint,
+    fl.LossConvention, fl.EventLog, fl.Grid, fl.RunErrors,
     fl.Linearization, fl.Pathway, fl.RESULTS, fl.RateCertificate, fl.Rectified,
     fl.RectifiedPathway, fl.Trajectory,
 )  # fmt: skip

@@ -67,7 +67,7 @@ def test_a_walk_without_x64_ends_and_the_user_is_told_once():
 
 def test_a_network_from_before_the_line_is_told_once(monkeypatch):
     """It ran at four digits without a word."""
-    monkeypatch.setattr(fl.runs.run_options, "_has_warned", False)
+    monkeypatch.setattr(fl.runs.precision_warning, "_has_warned", False)
     task = fl.tasks.xor()
     network = fl.LinearNetwork((0.1 * np.ones((2, 2)),))
     early, narrow = network.astype("float32"), task.astype("float32")

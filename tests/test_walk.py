@@ -18,8 +18,8 @@ import scipy.integrate
 
 import flowlin as fl
 from flowlin._tools.arrays import first_true_indices
+from flowlin.engine.kinks.kink_policies import choose_kinks
 from flowlin.engine.kinks.one_layer import OneLayerFlow
-from flowlin.engine.kinks.policies import choose_kinks
 from flowlin.engine.kinks.sides import Hyperplanes, minimise_in_box
 from flowlin.engine.kinks.walk import StepPieces
 from flowlin.engine.kinks.walk_piece import _chebyshev_points, _MarginCurve

@@ -15,7 +15,7 @@ import numbers as numeric
 import operator
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, overload
+from typing import Any, SupportsFloat, SupportsIndex, TypeGuard, TypeVar, overload
 
 import equinox as eqx
 import jax
@@ -23,13 +23,15 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from flowlin._tools.arrays import is_traced, remedy_for_kind, require_finite
+from flowlin._tools.arrays import PathLike, Real, is_traced, remedy_for_kind, require_finite
 from flowlin._tools.memory import require_memory
 
 # ---- The decorator of every public function, and how its errors read.
 
-Check = Callable[[str, Any], Any]
-Thing = TypeVar("Thing", bound=Callable[..., Any])
+Made = TypeVar("Made")
+Check = Callable[[str, object], Made]  # of a name and a value, to the value to go on with
+Routine = Callable[..., object]
+Thing = TypeVar("Thing", bound=Routine)
 
 CHECKS_BY_NAME: dict[str, Check] = {}
 # By an argument that callers may give by mistake, or by "function.argument": the argument that
@@ -47,7 +49,7 @@ ARGUMENT_HINTS = {
 def checked(thing: Thing, /) -> Thing: ...
 @overload
 def checked(**checks: Check | None) -> Callable[[Thing], Thing]: ...
-def checked(thing: Any = None, /, **checks: Check | None) -> Any:
+def checked(thing: Routine | None = None, /, **checks: Check | None) -> Routine:
     """Decorate a function, a method or a class, so that its arguments are checked before it runs.
 
     Each argument is checked by its own name in `CHECKS_BY_NAME`, or by the check that is given
@@ -59,21 +61,21 @@ def checked(thing: Any = None, /, **checks: Check | None) -> Any:
         return functools.partial(checked, **checks)
     if not inspect.isclass(thing):
         return _wrap_call(thing, checks)
-    thing.__init__ = _wrap_call(thing.__init__, checks, thing.__name__)
+    thing.__init__ = _wrap_call(thing.__init__, checks, thing.__name__)  # pyright: ignore
     return thing
 
 
-def _wrap_call(function: Any, checks: dict[str, Check | None], title: str = "") -> Any:
+def _wrap_call(function: Routine, checks: dict[str, Check | None], title: str = "") -> Routine:
     """Wrap a function so that its arguments are checked; errors call it `title`."""
     signature = inspect.signature(function)
     title = title or function.__qualname__
 
     @functools.wraps(function)
-    def check_and_call(*args: Any, **kwargs: Any) -> Any:
+    def check_and_call(*args: object, **kwargs: object) -> object:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(_call_mismatch(title, signature, args, kwargs, error)) from None
+            raise TypeError(_call_mismatch(title, signature, kwargs, error)) from None
         given = bound.arguments
         for name, value in given.items():
             check = checks[name] if name in checks else CHECKS_BY_NAME.get(name)
@@ -85,10 +87,10 @@ def _wrap_call(function: Any, checks: dict[str, Check | None], title: str = "") 
     return check_and_call
 
 
-def require_known_options(options: dict[str, Any], function: Any, *, caller: Any) -> None:
+def require_known_options(words: Iterable[str], function: Routine, *, caller: Routine) -> None:
     """Raise `TypeError` for options of one function that it cannot hand on to another."""
     names = list(inspect.signature(function).parameters)
-    for word in options:
+    for word in words:
         if word not in names:
             raise TypeError(
                 _unknown_argument(
@@ -98,11 +100,11 @@ def require_known_options(options: dict[str, Any], function: Any, *, caller: Any
 
 
 def _call_mismatch(
-    title: str, signature: inspect.Signature, args: Any, kwargs: Any, error: TypeError
+    title: str, signature: inspect.Signature, words: Iterable[str], error: TypeError
 ) -> str:
     """Explain why a call does not fit a signature, and what may have been meant."""
     names = _keyword_names(signature)
-    for word in kwargs:
+    for word in words:
         if word not in signature.parameters:
             return _unknown_argument(title, word, names)
     return f"{title}(): {error}; it has {', '.join(names) or 'no arguments'}."
@@ -124,7 +126,7 @@ def _keyword_names(signature: inspect.Signature) -> list[str]:
     return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
-def describe_value(value: Any) -> str:
+def describe_value(value: object) -> str:
     """Describe a value as messages quote it: short, and never an array's numbers."""
     if isinstance(value, jax.core.Tracer):
         return f"a traced array of shape {value.shape}"
@@ -138,7 +140,7 @@ def describe_value(value: Any) -> str:
     return with_article(type(value).__name__)
 
 
-def _has_numpy_dtype(value: Any) -> bool:
+def _has_numpy_dtype(value: jax.Array | np.ndarray) -> bool:
     """Tell whether an array without axes is one number; keys of `jax.random` are none."""
     return isinstance(value.dtype, np.dtype)
 
@@ -149,14 +151,14 @@ def with_article(word: str) -> str:
     return f"{'an' if word[:1] in ('AEFHILMNORSX' if spelt else 'aeiouAEIOU') else 'a'} {word}"
 
 
-def argument_error(name: str, wanted: str, value: Any, remedy: str = "") -> ValueError:
+def argument_error(name: str, wanted: str, value: object, remedy: str = "") -> ValueError:
     """Return the error for an argument: what it must be, what came, what to do."""
     return ValueError(
         f"`{name}` must be {wanted}, got {describe_value(value)}{remedy and '; '}{remedy}."
     )
 
 
-def is_real(value: Any) -> bool:
+def is_real(value: object) -> TypeGuard[Real]:
     """Tell whether a value is one real number, traced or not; truth values and text are none."""
     if isinstance(value, (bool, np.bool_, str, bytes)):
         return False
@@ -169,21 +171,21 @@ def is_real(value: Any) -> bool:
     return real and getattr(value, "ndim", None) == 0
 
 
-def _float_or_inf(value: Any) -> float:
+def _float_or_inf(value: SupportsFloat) -> float:
     """Convert a number to a `float`, infinite where it is too large for one."""
     try:
         return float(value)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        return -math.inf if isinstance(value, numeric.Real) and value < 0 else math.inf
 
 
 def number_where(wanted: str, is_valid: Callable[[float], bool], remedy: str = "") -> Check:
     """Make a check for one real number that is `fine`, in words `wanted`; a traced one passes."""
 
-    def check_number(name: str, value: Any) -> Any:
+    def check_number(name: str, value: object) -> object:
         if not is_real(value):
-            if getattr(value, "ndim", 0):
-                raise ValueError(f"`{name}` must be a single number, got shape {value.shape}.")
+            if shape := getattr(value, "shape", ()):
+                raise ValueError(f"`{name}` must be a single number, got shape {shape}.")
             if isinstance(value, (list, tuple)):
                 raise argument_error(name, "a single number", value, remedy)
             raise argument_error(name, f"a number, {wanted}", value, remedy)
@@ -201,7 +203,7 @@ finite = number_where("finite", math.isfinite)
 time_or_inf = number_where("a time, or inf for the end", lambda v: v > -math.inf)
 
 
-def positive_at_run_time(name: str, value: Any) -> Any:
+def positive_at_run_time(name: str, value: object) -> Any:
     """Check as `positive`, and a traced number when the program runs."""
     value = positive(name, value)
     if not isinstance(value, jax.core.Tracer):
@@ -210,17 +212,17 @@ def positive_at_run_time(name: str, value: Any) -> Any:
     return eqx.error_if(value, ~fine, f"`{name}` must be finite and positive, and was not.")
 
 
-def final_time(name: str, value: Any) -> Any:
+def final_time(name: str, value: object) -> Real:
     """Return the positive time at which a run ends; inf (or None) leaves the end to an event."""
-    if value is None or (not is_traced(value) and np.ndim(value) == 0 and value == math.inf):
+    if value is None or (is_real(value) and not is_traced(value) and value == math.inf):
         return math.inf
     return positive_at_run_time(name, value)
 
 
-def number_in(low: float, high: float, remedy: str = "") -> Check:
+def number_in(low: float, high: float, remedy: str = "") -> Check[float]:
     """Make a check for one number in [low, high), returned as a `float`."""
 
-    def check_interval(name: str, value: Any) -> float:
+    def check_interval(name: str, value: object) -> float:
         if not is_real(value) or is_traced(value) or not low <= _float_or_inf(value) < high:
             hint = f"{remedy and '; '}{remedy}"
             raise ValueError(
@@ -234,23 +236,24 @@ def number_in(low: float, high: float, remedy: str = "") -> Check:
 def static_value(check: Check) -> Check:
     """Make a check that no traced value passes, for what decides on a program."""
 
-    def check_static(name: str, value: Any) -> Any:
+    def check_static(name: str, value: object) -> object:
         if is_traced(value):
             raise argument_error(name, "known when the program is made", value, "do not trace it")
         value = check(name, value)
-        alone = isinstance(value, (np.generic, np.ndarray, jax.Array)) and value.ndim == 0
-        return value.item() if alone else value
+        if isinstance(value, (np.generic, np.ndarray, jax.Array)) and value.ndim == 0:
+            return value.item()
+        return value
 
     return check_static
 
 
-def integer_from(low: int, remedy: str = "", high: int | float = math.inf) -> Check:
+def integer_from(low: int, remedy: str = "", high: int | float = math.inf) -> Check[int]:
     """Make a check for a whole number from `low` to `high`, returned as an `int`."""
     wanted = f"a whole number of {low} or more"
     if high < math.inf:
         wanted = f"a whole number from {low} to {high}"
 
-    def check_integer(name: str, value: Any) -> int:
+    def check_integer(name: str, value: object) -> int:
         if not is_real(value) or isinstance(value, jax.core.Tracer):
             raise argument_error(name, wanted, value, remedy)
         if math.isfinite(_float_or_inf(value)) and int(value) == value and low <= value <= high:
@@ -263,35 +266,33 @@ def integer_from(low: int, remedy: str = "", high: int | float = math.inf) -> Ch
 LARGEST_STEP_LIMIT = 2**30  # what counters of 32 bits hold with room to spare
 
 
-def step_limit(name: str, value: Any) -> int:
+def step_limit(name: str, value: object) -> int:
     """Return the number of steps at which a run gives up; None is the largest there is."""
     if value is None:
         return LARGEST_STEP_LIMIT
     return integer_from(1, "None is no limit", LARGEST_STEP_LIMIT)(name, value)
 
 
-def event_limit(name: str, value: Any) -> int:
+def event_limit(name: str, value: object) -> int:
     """Return the number of events that a log has room for, if so many fit into memory."""
-    value = integer_from(1)(name, value)
-    require_memory(name, value, 32 * value, "Lower it, or watch fewer components")
-    return value
+    count = integer_from(1)(name, value)
+    require_memory(name, count, 32 * count, "Lower it, or watch fewer components")
+    return count
 
 
-def boolean(name: str, value: Any) -> bool:
+def boolean(name: str, value: object) -> bool:
     """Check for True or False, Python's or NumPy's; returned as a `bool`."""
     if not isinstance(value, (bool, np.bool_)):
         raise argument_error(name, "True or False", value)
     return bool(value)
 
 
-def choice_of(*options: Any) -> Check:
+def choice_of(*options: object) -> Check:
     """Make a check for one of a few words, or None where that is one of them."""
-    wanted = ", ".join(f'"{o}"' if isinstance(o, str) else repr(o) for o in options[:-1])
-    wanted += (" or " if wanted else "") + (
-        f'"{options[-1]}"' if isinstance(options[-1], str) else repr(options[-1])
-    )
+    *others, last = (f'"{o}"' if isinstance(o, str) else repr(o) for o in options)
+    wanted = f"{', '.join(others)} or {last}" if others else last
 
-    def check_choice(name: str, value: Any) -> Any:
+    def check_choice(name: str, value: object) -> object:
         if not any(type(value) is type(option) and value == option for option in options):
             raise argument_error(name, wanted, value)
         return value
@@ -299,17 +300,19 @@ def choice_of(*options: Any) -> Check:
     return check_choice
 
 
-def string(name: str, value: Any) -> str:
+def string(name: str, value: object) -> str:
     """Check for a string."""
     if not isinstance(value, str):
         raise argument_error(name, "a string", value)
     return value
 
 
-def instance_of(kinds: Any, wanted: str, remedy: str = "") -> Check:
+def instance_of(
+    kinds: type[Made] | tuple[type[Made], ...], wanted: str, remedy: str = ""
+) -> Check[Made]:
     """Make a check for an object of a class; the class itself is answered with how to make one."""
 
-    def check_instance(name: str, value: Any) -> Any:
+    def check_instance(name: str, value: object) -> Made:
         if isinstance(value, kinds):
             return value
         if inspect.isclass(value) and issubclass(value, kinds):
@@ -321,10 +324,10 @@ def instance_of(kinds: Any, wanted: str, remedy: str = "") -> Check:
     return check_instance
 
 
-def sequence_of(check: Check, wanted: str) -> Check:
+def sequence_of(check: Check[Made], wanted: str) -> Check[tuple[Made, ...]]:
     """Make a check for a sequence of what `check` passes, returned as a tuple; one item will do."""
 
-    def check_items(name: str, value: Any) -> tuple:
+    def check_items(name: str, value: object) -> tuple[Made, ...]:
         if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
             return (check(name, value),)
         try:
@@ -340,7 +343,7 @@ def function_of(*arguments: str) -> Check:
     """Make a check for a function that can be called with these arguments by position."""
     wanted = f"a function of ({', '.join(arguments)})"
 
-    def check_function(name: str, value: Any) -> Any:
+    def check_function(name: str, value: object) -> object:
         if not callable(value) or inspect.isclass(value):
             raise argument_error(name, wanted, value)
         try:
@@ -355,7 +358,7 @@ def function_of(*arguments: str) -> Check:
     return check_function
 
 
-def real_array(name: str, value: Any) -> Any:
+def real_array(name: str, value: object) -> Any:
     """Check for real numbers of any shape, traced or not; lists are returned as arrays."""
     dtype = _numeric_dtype(name, value)
     if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
@@ -366,7 +369,7 @@ def real_array(name: str, value: Any) -> Any:
     return value
 
 
-def _numeric_dtype(name: str, value: Any) -> Any:
+def _numeric_dtype(name: str, value: object) -> Any:
     """Return the dtype of what would be an array of numbers; ragged lists and objects are none."""
     if isinstance(value, np.ma.MaskedArray):
         remedy = f"leave out what is masked, or fill it in by `{name}.filled(0.0)`"
@@ -381,16 +384,16 @@ def _numeric_dtype(name: str, value: Any) -> Any:
         raise argument_error(name, "an array of numbers", value, remedy) from None
 
 
-def finite_array(name: str, value: Any) -> Any:
+def finite_array(name: str, value: object) -> Any:
     """Check as `array`, and that no number is NaN or infinite."""
-    value = real_array(name, value)
-    if np.ndim(value) == 0:
-        return finite(name, value)
-    require_finite(name, value if is_traced(value) else np.asarray(value))
-    return value
+    found = real_array(name, value)
+    if np.ndim(found) == 0:
+        return finite(name, found)
+    require_finite(name, found if is_traced(found) else np.asarray(found))
+    return found
 
 
-def float_array(name: str, value: Any, exact: bool = False) -> jax.Array:
+def float_array(name: str, value: object, exact: bool = False) -> jax.Array:
     """Return numbers as an array of float32 or float64.
 
     Whole numbers, truth values and half precision take JAX's default float; half precision is
@@ -406,7 +409,7 @@ def float_array(name: str, value: Any, exact: bool = False) -> jax.Array:
     return jnp.asarray(value).astype(jnp.result_type(float))
 
 
-def require_float_array(name: str, value: Any) -> None:
+def require_float_array(name: str, value: object) -> None:
     """Raise `ValueError` unless a value is, by its dtype, an array of float32 or float64."""
     if getattr(value, "dtype", None) not in (jnp.float32, jnp.float64):
         raise argument_error(
@@ -434,29 +437,29 @@ def float_precision(name: str, value: Any) -> Any:
     return value
 
 
-def random_key(name: str, value: Any) -> Any:
+def random_key(name: str, value: object) -> object:
     """Check for a key of `jax.random`, of the new kind or the old."""
     dtype = getattr(value, "dtype", None)
-    if dtype is not None:
-        if jnp.issubdtype(dtype, jax.dtypes.prng_key) and value.ndim == 0:
-            return value
-        if dtype == jnp.uint32 and getattr(value, "shape", None) == (2,):
-            return value
+    new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if (new or dtype == jnp.uint32) and getattr(value, "shape", None) == (() if new else (2,)):
+        return value
     seed = value if isinstance(value, int) and not isinstance(value, bool) else 0
     raise argument_error(name, "a key of jax.random", value, f"pass jax.random.key({seed})")
 
 
-def file_path(name: str, value: Any) -> Any:
+def file_path(name: str, value: object) -> PathLike:
     """Check for a path of a file, a string or a `pathlib.Path`."""
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise argument_error(name, "a path, as a string or a pathlib.Path", value)
     return value
 
 
-def index_from_zero(name: str, value: Any) -> int:
+def index_from_zero(name: str, value: object) -> int:
     """Check for a whole number of 0 or more that counts from 0, such as a layer."""
     try:
-        found = operator.index(value) if not isinstance(value, (bool, np.bool_)) else -1
+        found = -1
+        if isinstance(value, SupportsIndex) and not isinstance(value, (bool, np.bool_)):
+            found = operator.index(value)
     except TypeError:
         found = -1
     if found < 0:

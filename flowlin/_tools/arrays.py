@@ -3,7 +3,8 @@
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -14,9 +15,12 @@ from jax.sharding import AxisType, Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Bool, Int, PyTree
 
+if TYPE_CHECKING:
+    from pandas import DataFrame as DataFrame
+else:  # pandas is optional
+    DataFrame = object
+
 # ---- Types that several rooms share.
-#
-# `Any` stays for values that are checked, or only handed on, and for a user's own modules.
 
 Weights = tuple[Array, ...]
 Biases = tuple[Array | None, ...]
@@ -26,7 +30,10 @@ Activation = Callable[[int, Array], Array]  # of a layer, for its preactivations
 # One, an array of them, or lists: by layer, by time, or a matrix row by row.
 Numbers = ArrayLike | Sequence[ArrayLike] | Sequence[Sequence[ArrayLike]]
 PathLike = str | os.PathLike[str]
-Real = int | float | Array | np.ndarray  # numbers that may be traced
+Real = int | float | Array | np.ndarray | np.floating  # numbers that may be traced
+AnyArray = Array | np.ndarray
+Scalar = int | float | Array  # one number that may be traced
+SameKind = TypeVar("SameKind", Array, np.ndarray)
 Product = Callable[[Array, Array], Array]  # of h (P, N) and W (M, N): h W^T
 
 
@@ -38,13 +45,13 @@ def is_traced(tree: PyTree) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 
-def as_float_array(value: Any) -> Array:
+def as_float_array(value: object) -> Array:
     """Return `value` as a floating-point array; integers and booleans take JAX's default float."""
     array = jnp.asarray(value)
     return array.astype(float_dtype(array))
 
 
-def float_dtype(value: ArrayLike) -> Any:
+def float_dtype(value: ArrayLike) -> np.dtype:
     """Return the dtype of a number as floating point; not of a float takes JAX's default one."""
     dtype = jnp.result_type(value)
     return dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.result_type(float)
@@ -56,13 +63,13 @@ def as_dtype(number: Numbers, dtype: DTypeLike) -> Array:
     return jnp.asarray(number, dtype) if array else jax.device_put(np.asarray(number, dtype))
 
 
-def widest_dtype(*arrays: Array) -> Any:
+def widest_dtype(*arrays: Array) -> np.dtype:
     """Return the dtype that holds the numbers of all arrays, also where JAX promotes strictly."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*arrays)
 
 
-def with_axes(array: Any, number: int) -> Any:
+def with_axes(array: SameKind, number: int) -> SameKind:
     """Put so many axes of length one in front of an array, to meet one of more axes."""
     return array.reshape((1,) * number + array.shape)
 
@@ -120,7 +127,7 @@ def require_no_nan(name: str, module: PyTree) -> None:
             )
 
 
-def _count_where(array: Array | np.ndarray, odd: Callable[[Any, Any], Any]) -> int:
+def _count_where(array: Array | np.ndarray, odd: Callable[[AnyArray, ModuleType], AnyArray]) -> int:
     """Count the numbers of a concrete array that are `odd`, by JAX only if processes share it."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return int(jnp.sum(odd(array, jnp)))
@@ -154,7 +161,7 @@ def first_rows(tree: PyTree, rows: int) -> PyTree:
 def join_rows(*trees: PyTree) -> PyTree:
     """Join the arrays of trees of one structure along their rows; by NumPy, as `first_rows`."""
 
-    def join_arrays(*arrays: Any) -> Array:
+    def join_arrays(*arrays: AnyArray) -> Array:
         if any(map(_is_distributed, arrays)):
             return jnp.concatenate(arrays)
         return jax.device_put(np.concatenate([np.asarray(a) for a in arrays]))
@@ -162,7 +169,7 @@ def join_rows(*trees: PyTree) -> PyTree:
     return jax.tree.map(join_arrays, *trees)
 
 
-def _is_distributed(array: Any) -> bool:
+def _is_distributed(array: object) -> bool:
     """Tell whether other processes hold a part of an array that this one does not."""
     if not isinstance(array, Array):
         return False
@@ -220,7 +227,7 @@ def as_parameters(
 Module = TypeVar("Module", bound=eqx.Module)
 
 
-def replace_fields(module: Module, **fields: Any) -> Module:
+def replace_fields(module: Module, **fields: object) -> Module:
     """Copy a module with other `fields`, as `dataclasses.replace` without the constructor.
 
     The fields of a module have passed its constructor already, which takes a tenth of a millisecond
@@ -236,7 +243,9 @@ def replace_fields(module: Module, **fields: Any) -> Module:
 # ---- Tables for pandas, which is optional.
 
 
-def data_frame(rows: list[dict[str, Any]] | dict[str, np.ndarray], columns: Sequence[str]) -> Any:
+def data_frame(
+    rows: list[dict[str, object]] | dict[str, np.ndarray], columns: Sequence[str]
+) -> DataFrame:
     """Make a `pandas.DataFrame` of rows, or of arrays by column.
 
     It has these columns even where there are no rows.

@@ -3,16 +3,16 @@
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from flowlin._tools.arguments import argument_error, boolean, checked, file_path
+from flowlin._tools.arrays import PathLike
 
 
-def _flag_or_path(name: str, value: Any) -> Any:
+def _flag_or_path(name: str, value: object) -> bool | PathLike:
     """Check for True, False or a path."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)

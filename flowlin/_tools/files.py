@@ -38,21 +38,21 @@ from flowlin._tools.version import __version__
 # - `{"object": name, "fields": {field: node}}`: one of the library's classes;
 # - `{"result": name}`: how a run ended, one of `fl.RESULTS`.
 
-Node = dict[str, Any]
+Node = dict[str, object]
 Kind = TypeVar("Kind", bound=type)
 
 SAVEABLE_CLASSES: dict[str, type] = {}
 
 
 # Results of runs: their type, a function to the name of one, and one from a name to the result.
-RESULT_KINDS: list[tuple[type, Callable[[Any], str], Callable[[Any], Any]]] = []
+RESULT_KINDS: list[tuple[type, Callable[..., str], Callable[[object], object]]] = []
 
 
-LATER_FIELDS: dict[type, dict[str, Any]] = {}  # fields that files of an earlier version lack
+LATER_FIELDS: dict[type, dict[str, object]] = {}  # fields that files of an earlier version lack
 OLD_FIELD_NAMES: dict[type, dict[str, str]] = {}  # what files call fields that had another name
 
 
-def saveable(old_names: dict[str, str] | None = None, **later: Any) -> Callable[[Kind], Kind]:
+def saveable(old_names: dict[str, str] | None = None, **later: object) -> Callable[[Kind], Kind]:
     """Decorate a dataclass or a NamedTuple of the library, so that files may hold it, by its name.
 
     `later` gives values to the fields that files of an earlier version lack. `old_names` maps the
@@ -72,7 +72,7 @@ def saveable(old_names: dict[str, str] | None = None, **later: Any) -> Callable[
 
 
 def register_results(
-    kind: type, name_of: Callable[[Any], str], of_name: Callable[[Any], Any]
+    kind: type, name_of: Callable[..., str], of_name: Callable[[object], object]
 ) -> None:
     """Let files hold results of runs, instances of `kind`, by their names.
 
@@ -81,13 +81,13 @@ def register_results(
     RESULT_KINDS.append((kind, name_of, of_name))
 
 
-def encode_value(value: Any, arrays: dict[str, np.ndarray], where: str) -> Node:
+def encode_value(value: object, arrays: dict[str, np.ndarray], where: str) -> Node:
     """Return the node of a value; its arrays go into `arrays`, named after where they belong.
 
     **Raises:** `ValueError` for what cannot be kept, naming it.
     """
 
-    def encode_part(item: Any, name: Any) -> Node:
+    def encode_part(item: object, name: object) -> Node:
         return encode_value(item, arrays, f"{where}.{name}")
 
     for kind, name_of, _ in RESULT_KINDS:
@@ -95,7 +95,8 @@ def encode_value(value: Any, arrays: dict[str, np.ndarray], where: str) -> Node:
             return {"result": name_of(value)}
     if SAVEABLE_CLASSES.get(type(value).__name__) is type(value):
         fields = {name: getattr(value, name) for name in _field_names(type(value))}
-        fields = value._fields_to_store(fields) if hasattr(value, "_fields_to_store") else fields
+        store = getattr(value, "_fields_to_store", None)
+        fields = fields if store is None else store(fields)
         old = {new: old for old, new in OLD_FIELD_NAMES[type(value)].items()}
         nodes = {old.get(name, name): encode_part(field, name) for name, field in fields.items()}
         return {"object": type(value).__name__, "fields": nodes}
@@ -121,17 +122,18 @@ def encode_value(value: Any, arrays: dict[str, np.ndarray], where: str) -> Node:
     )
 
 
-def require_saveable(shapes: Any, where: str) -> None:
+def require_saveable(shapes: object, where: str) -> None:
     """Raise `ValueError` unless a tree of this structure, known by its shapes, can be encoded."""
 
-    def example_leaf(leaf: Any) -> Any:
-        known = isinstance(leaf, jax.ShapeDtypeStruct) and _is_number_dtype(leaf.dtype)
-        return np.zeros((), leaf.dtype) if known else leaf
+    def example_leaf(leaf: object) -> object:
+        if isinstance(leaf, jax.ShapeDtypeStruct) and _is_number_dtype(leaf.dtype):
+            return np.zeros((), leaf.dtype)
+        return leaf
 
     encode_value(jax.tree.map(example_leaf, shapes), {}, where)
 
 
-def decode_node(node: Any, arrays: dict[str, np.ndarray]) -> Any:
+def decode_node(node: object, arrays: dict[str, np.ndarray]) -> object:
     """Return the value of a node, its arrays taken from `arrays`.
 
     **Raises:** `ValueError` for what no node looks like, arrays that are not there, and classes
@@ -164,7 +166,7 @@ def decode_node(node: Any, arrays: dict[str, np.ndarray]) -> Any:
     raise ValueError(f"{_short_repr(node)} is no node")
 
 
-def _decode_object(name: Any, nodes: Any, arrays: dict[str, np.ndarray]) -> Any:
+def _decode_object(name: object, nodes: object, arrays: dict[str, np.ndarray]) -> object:
     """Make an object with the fields that it had, without `__init__` and its checks."""
     if not isinstance(name, str) or name not in SAVEABLE_CLASSES:
         raise ValueError(f"the class {_short_repr(name)} is not known")
@@ -184,7 +186,7 @@ def _decode_object(name: Any, nodes: Any, arrays: dict[str, np.ndarray]) -> Any:
     return made
 
 
-def _decode_item(item: Any, arrays: dict[str, np.ndarray]) -> tuple[Any, Any]:
+def _decode_item(item: object, arrays: dict[str, np.ndarray]) -> tuple[object, object]:
     """Return a key and its value from their two nodes."""
     if not isinstance(item, list) or len(item) != 2:
         raise ValueError(f"{_short_repr(item)} is no pair of a key and its value")
@@ -196,10 +198,10 @@ def _decode_item(item: Any, arrays: dict[str, np.ndarray]) -> tuple[Any, Any]:
     return key, value
 
 
-def require_type(value: Any, kind: Any, where: str) -> None:
+def require_type(value: object, kind: object, where: str) -> None:
     """Raise `ValueError` unless a value is what a type annotation says, fields of objects included.
 
-    Shapes that are named alike in one class must agree. A field of type Any may hold anything.
+    Shapes that are named alike in one class must agree.
     """
     if not _fits_type(value, kind, where):
         raise ValueError(f"`{where}` is {_type_in_words(value)}, not {_annotation_name(kind)}")
@@ -233,7 +235,7 @@ def _fits_type(value: Any, kind: Any, where: str) -> bool:
     )
 
 
-def _is_instance(value: Any, kind: Any) -> bool:
+def _is_instance(value: object, kind: type | None) -> bool:
     """Tell whether a value is of a class; an int passes for a float, a bool for no number."""
     if kind is float:
         return type(value) in (int, float)
@@ -242,7 +244,7 @@ def _is_instance(value: Any, kind: Any) -> bool:
     return isinstance(value, NoneType if kind is None else kind)
 
 
-def _fields_fit(value: Any, where: str) -> bool:
+def _fields_fit(value: object, where: str) -> bool:
     """Return True if an object's fields are what its class says; else raise, naming the first."""
     if type(value) in SAVEABLE_CLASSES.values():
         hints = get_type_hints(type(value))
@@ -252,7 +254,7 @@ def _fields_fit(value: Any, where: str) -> bool:
     return True
 
 
-def _field_names(kind: Any) -> list[str]:
+def _field_names(kind: type) -> list[str]:
     """List the names of the fields of a dataclass or a NamedTuple."""
     if issubclass(kind, tuple):
         return list(kind._fields)  # pyright: ignore
@@ -264,20 +266,20 @@ def _is_number_dtype(dtype: DTypeLike) -> bool:
     return isinstance(dtype, np.dtype) and dtype.kind in "biufc"
 
 
-def _type_in_words(value: Any) -> str:
+def _type_in_words(value: object) -> str:
     """Name the type of a value, and an array's shape, for messages."""
     if isinstance(value, jax.Array):
         return f"{value.dtype}{list(value.shape)}"
     return f"a {type(value).__name__}"
 
 
-def _annotation_name(kind: Any) -> str:
+def _annotation_name(kind: object) -> str:
     """Write a type annotation as messages do, without the modules of its parts."""
     text = str(kind) if get_args(kind) else getattr(kind, "__name__", str(kind))
     return text.replace("jaxtyping.", "").replace("typing.", "")
 
 
-def _short_repr(node: Any) -> str:
+def _short_repr(node: object) -> str:
     """Quote a node in at most 60 characters."""
     text = repr(node)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -289,12 +291,12 @@ FORMAT = 2
 class FileContent(NamedTuple):
     """Content of a file, the version of its format, and the versions by which it was written."""
 
-    content: Any
+    content: object
     format: int
     written_by: dict[str, str]
 
 
-def writable_path(name: str, path: Any) -> pathlib.Path:
+def writable_path(name: str, path: object) -> pathlib.Path:
     """Return the path at which a file can be written.
 
     **Raises:** `ValueError` for anything but a path, a directory, or a folder that is not there.
@@ -309,7 +311,7 @@ def writable_path(name: str, path: Any) -> pathlib.Path:
     return place
 
 
-def write_file(path: pathlib.Path, content: Any) -> None:
+def write_file(path: pathlib.Path, content: object) -> None:
     """Write atomically: a reader sees the old file or the new one, whatever happens meanwhile."""
     arrays: dict[str, np.ndarray] = {}
     header = {
@@ -333,7 +335,7 @@ def write_file(path: pathlib.Path, content: Any) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def read_file(name: str, path: Any) -> FileContent:
+def read_file(name: str, path: object) -> FileContent:
     """Return what `write_file` has written, by this version or an earlier one; `name` is the
     argument's.
 

@@ -5,7 +5,6 @@ An allocation beyond it does not raise: XLA aborts, or the system kills, the who
 
 import os
 import sys
-from typing import Any
 
 import jax
 import jax.core
@@ -29,7 +28,7 @@ def available_memory() -> int:
         return whole
 
 
-def require_memory(name: str, value: Any, size: int, remedy: str) -> None:
+def require_memory(name: str, value: object, size: int, remedy: str) -> None:
     """Raise `ValueError` where an argument asks for more bytes (`size`) than there are."""
     if size > available_memory():
         raise ValueError(

@@ -1,7 +1,7 @@
 """Names that are not there: what became of those that have moved, and what to write instead."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 Decorated = TypeVar("Decorated", bound=type)
 
@@ -30,7 +30,7 @@ def moved_attributes(**moved: str) -> Callable[[Decorated], Decorated]:
     """Decorate a class, so that attributes which are gone say what to write instead."""
 
     def answer_old_names(kind: Decorated) -> Decorated:
-        def __getattr__(self: Any, name: str) -> Any:
+        def __getattr__(self: object, name: str) -> NoReturn:
             if name in moved:
                 raise AttributeError(f"`{kind.__name__}.{name}` is gone; write `{moved[name]}`.")
             raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")

@@ -3,8 +3,8 @@
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterator
+from typing import NamedTuple, NoReturn, TypeVar
 
 import equinox as eqx
 import jax
@@ -146,7 +146,7 @@ class FlatTree(eqx.Module):
 
     vector: Inexact[Array, "*T N"]
     shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
-    structure: Any = eqx.field(static=True)
+    structure: Hashable = eqx.field(static=True)
 
     @staticmethod
     def from_tree(tree: PyTree) -> "FlatTree":
@@ -178,7 +178,7 @@ def flatten_like(parameters: Parameters | FlatTree, tree: Parameters) -> Paramet
 
 # ---- Compiling functions of large trees, such as a run.
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 # XLA's newer way to emit loops for CPUs takes nearly twice as long to compile (README's walk: 9.2 s
 # in place of 5.6 s). Its program is faster by 5 % for small arrays, for large ones by up to a third
@@ -231,15 +231,13 @@ def in_full_precision() -> contextlib.AbstractContextManager[None]:
     return jax.default_matmul_precision("highest")
 
 
-def _is_small(arrays: Any, beside: Any) -> bool:
+def _is_small(arrays: Collection[object], beside: PyTree) -> bool:
     """Tell whether arrays, and some beside them, are small; within another program none are.
 
     There every new array is a tracer, and the compiler's options are those of the outer program.
     """
-    arrays = [a for a in arrays if eqx.is_array(a)]
-    return sum(a.size for a in arrays) <= SMALL_TREE and not is_traced(
-        (arrays, beside, lax.full((), 0))
-    )
+    sizes = [a.size for a in arrays if isinstance(a, jax.Array)]
+    return sum(sizes) <= SMALL_TREE and not is_traced((list(arrays), beside, lax.full((), 0)))
 
 
 @functools.cache
@@ -295,7 +293,7 @@ def _mark_array_jvp(primals: PyTree, tangents: PyTree) -> PyTree:
     )  # marked for a derivative of this one
 
 
-def _refuse_forward_mode(*args: Any, **kwargs: Any) -> Any:
+def _refuse_forward_mode(*args: object, **kwargs: object) -> NoReturn:
     """Raise the error for forward mode, as the program is evaluated or compiled."""
     del args, kwargs
     raise ValueError(FORWARD_MODE_MESSAGE)

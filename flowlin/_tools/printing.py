@@ -2,13 +2,14 @@
 
 import html
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TextIO, TypeVar
 
 import equinox as eqx
 import jax
 import jax.core
 import numpy as np
+from jaxtyping import ArrayLike
 
 from flowlin._tools.arguments import argument_error, checked, positive
 
@@ -79,7 +80,7 @@ def _html_row(row: tuple[str, ...], columns: int) -> str:
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def print_by(describe: Callable[[Any], Summary]) -> Callable[[C], C]:
+def print_by(describe: Callable[..., Summary]) -> Callable[[C], C]:
     """Decorate a class, so that its objects print what `describe` says of them.
 
     Inside tree maps and other people's transformations a field may hold anything; an object that
@@ -87,13 +88,13 @@ def print_by(describe: Callable[[Any], Summary]) -> Callable[[C], C]:
     """
 
     def set_repr(kind: C) -> C:
-        def __repr__(self: Any) -> str:
+        def __repr__(self: object) -> str:
             try:
                 return str(describe(self))
             except Exception:  # the repr of a broken object is needed most
                 return _plain_repr(self)
 
-        def _repr_html_(self: Any) -> str:
+        def _repr_html_(self: object) -> str:
             try:
                 return describe(self).html_table()
             except Exception:
@@ -105,14 +106,14 @@ def print_by(describe: Callable[[Any], Summary]) -> Callable[[C], C]:
     return set_repr
 
 
-def _plain_repr(thing: Any) -> str:
+def _plain_repr(thing: object) -> str:
     """Write the fields of a dataclass with its arrays' shapes; no more than the type of others."""
     if hasattr(thing, "__dataclass_fields__"):
         return eqx.tree_pformat(thing, struct_as_array=True)
     return object.__repr__(thing)
 
 
-def concrete_array(array: Any, dimensions: int) -> np.ndarray | None:
+def concrete_array(array: object, dimensions: int) -> np.ndarray | None:
     """Return the numbers of an array of so many axes; None for tracers, stacks, other things."""
     if isinstance(array, jax.core.Tracer):
         return None
@@ -124,7 +125,7 @@ def concrete_array(array: Any, dimensions: int) -> np.ndarray | None:
     return numbers if numbers.ndim == dimensions else None
 
 
-def format_number(value: Any, digits: int = 6) -> str:
+def format_number(value: object, digits: int = 6) -> str:
     """Write a number to so many digits; of anything else its type and shape, such as `f64[5]`."""
     found = concrete_array(value, 0)
     if found is None:
@@ -132,17 +133,17 @@ def format_number(value: Any, digits: int = 6) -> str:
     return f"{found:,}" if found.dtype.kind in "iu" else f"{float(found):.{digits}g}"
 
 
-def format_range(values: Any) -> str:
+def format_range(values: ArrayLike | Sequence[ArrayLike]) -> str:
     """Write the range of some numbers, `low to high`, without those that are NaN."""
-    values = np.asarray(values)
-    values = values[~np.isnan(values)]
-    if not len(values):
+    numbers = np.asarray(values)
+    numbers = numbers[~np.isnan(numbers)]
+    if not len(numbers):
         return "nan"
-    low, high = format_number(np.min(values)), format_number(np.max(values))
+    low, high = format_number(np.min(numbers)), format_number(np.max(numbers))
     return low if low == high else f"{low} to {high}"
 
 
-def format_first(values: Any, digits: int = 6, most: int = 6) -> str:
+def format_first(values: object, digits: int = 6, most: int = 6) -> str:
     """Write the first `most` of some numbers (K,), with commas."""
     found = concrete_array(values, 1)
     if found is None:
@@ -151,7 +152,7 @@ def format_first(values: Any, digits: int = 6, most: int = 6) -> str:
     return ", ".join(words + ["..."] * (len(found) > most))
 
 
-def shorten_text(words: Any, longest: int = LONGEST_WORDS) -> str:
+def shorten_text(words: object, longest: int = LONGEST_WORDS) -> str:
     """Write a user's words in one line, cut where they are long."""
     line = " ".join(str(words).split())
     return line if len(line) <= longest else f"{line[: longest - 3]}..."
@@ -165,7 +166,7 @@ def format_count(count: int, thing: str) -> str:
 # ---- Progress of long work: bars, and lines for logs.
 
 
-def _check_stream(name: str, value: Any) -> Any:
+def _check_stream(name: str, value: object) -> object:
     """Check for something that lines can be written to, or None."""
     if value is not None and not (hasattr(value, "write") and hasattr(value, "flush")):
         raise argument_error(
@@ -193,7 +194,7 @@ class LogProgress(eqx.Module):
 Progress = bool | LogProgress
 
 
-def progress_option(name: str, value: Any) -> Any:
+def progress_option(name: str, value: object) -> Progress:
     """Check for a way to show progress: True for a bar, False for none, or lines of a log."""
     if not isinstance(value, (bool, LogProgress)):
         raise argument_error(name, "True, False or fl.LogProgress()", value)

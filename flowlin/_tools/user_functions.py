@@ -2,12 +2,12 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from flowlin._tools.arguments import describe_value
 
@@ -25,7 +25,7 @@ def user_function_errors(what: str, remedy: str = "mend the function") -> Iterat
         raise ValueError(f"{what}: {why}; {remedy}.") from error
 
 
-def shapes_of_result(what: str, function: Callable[..., Any], *args: Any) -> Any:
+def shapes_of_result(what: str, function: Callable[..., PyTree], *args: PyTree) -> PyTree:
     """Return the shapes and types of what a user's function returns, without running it.
 
     They are checked as `require_recordable` checks values.
@@ -37,7 +37,7 @@ def shapes_of_result(what: str, function: Callable[..., Any], *args: Any) -> Any
     return require_recordable(what, found)
 
 
-def require_recordable(what: str, value: Any) -> Any:
+def require_recordable(what: str, value: PyTree) -> PyTree:
     """Return what a user's function gave, if it is numbers, arrays, or a tree of them.
 
     **Raises:** `ValueError` for something else, or nothing.
@@ -53,7 +53,7 @@ def require_recordable(what: str, value: Any) -> Any:
     return value
 
 
-def _is_recordable(leaf: Any) -> bool:
+def _is_recordable(leaf: object) -> bool:
     """Tell whether a leaf is a number, a truth value, or an array of either."""
     dtype = getattr(leaf, "dtype", None)
     if dtype is None:

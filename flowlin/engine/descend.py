@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -20,7 +20,7 @@ from flowlin.engine.observables import Observables
 from flowlin.engine.recorder import event_log
 from flowlin.events.watch import Observer, watches_without_names
 from flowlin.networks.base import AbstractModel
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.buffer import EventBuffer
 from flowlin.record.event_log import EventLog, Unresolved
 from flowlin.record.results import RESULTS
@@ -166,7 +166,7 @@ class RowSchedule(eqx.Module):
     is_even: bool = eqx.field(static=True, default=False)
 
     def loop_to_next(
-        self, row: PyTree, take_step: Callable[[Any, AfterSteps], AfterSteps], carry: AfterSteps
+        self, row: PyTree, take_step: Callable[[PyTree, AfterSteps], AfterSteps], carry: AfterSteps
     ) -> AfterSteps:
         """Apply `found = one(k, found)` for all steps k from one stop to the next."""
         at = jnp.asarray(self.stop_steps)
@@ -274,8 +274,8 @@ class Descent(eqx.Module):
             goal = with_decay(batch, self.problem.decay)
             gates = jax.tree.map(lambda gate: gate[chosen], network.sample_gates)
             network = network.with_sample_gates(gates)
-        optimiser, before = state.optimiser, cast(Any, state.parameters)
-        gradient = cast(Any, goal.gradient(network, before))
+        optimiser, before = state.optimiser, state.parameters
+        gradient = goal.gradient(network, before)
         if self.optimiser is None:
             updates = jax.tree.map(lambda g: -self.learning_rate * g, gradient)
         else:
@@ -355,8 +355,8 @@ class Descent(eqx.Module):
         state: DescentState,
         stops: RowSchedule,
         results: tuple[AfterSteps, AtStops],
-        each: Callable[[AfterSteps, DescentState, Any, Any], AfterSteps],
-        at_stop: Callable[[AtStops, DescentState, Any], AtStops],
+        each: Callable[[AfterSteps, DescentState, PyTree, PyTree], AfterSteps],
+        at_stop: Callable[[AtStops, DescentState, PyTree], AtStops],
     ) -> tuple[DescentState, tuple[AfterSteps, AtStops]]:
         """Take all steps up to the last stop.
 
@@ -364,7 +364,9 @@ class Descent(eqx.Module):
         second `at_stop(part, state, stop)` at every stop where a row is saved.
         """
 
-        def run_block(k: ArrayLike, carry: tuple[DescentState, tuple[AfterSteps, AtStops]]) -> Any:
+        def run_block(
+            k: ArrayLike, carry: tuple[DescentState, tuple[AfterSteps, AtStops]]
+        ) -> PyTree:
             def step_once(
                 step: ArrayLike, carry: tuple[DescentState, AfterSteps]
             ) -> tuple[DescentState, AfterSteps]:
@@ -432,7 +434,7 @@ class Descent(eqx.Module):
     def run_outcome(self, state: DescentState) -> "DescentOutcome":
         """Return the end, the result and the events of a run that stands at this state."""
         end = self.flow_time(state.step)
-        result: Any = RESULTS.successful
+        result: PyTree = RESULTS.successful
         for happened, outcome in (
             (jnp.isfinite(state.stop_time), RESULTS.event_occurred),
             (state.log.has_overflowed, RESULTS.event_overflow),
@@ -447,11 +449,11 @@ class Descent(eqx.Module):
 
 def optimiser_update(
     optimiser: optax.GradientTransformation,
-    gradient: Any,
-    state: Any,
-    parameters: Any,
-    descended_value: Callable[[Any], Array],
-) -> tuple[Any, Any]:
+    gradient: PyTree,
+    state: PyTree,
+    parameters: PyTree,
+    descended_value: Callable[[PyTree], Array],
+) -> tuple[PyTree, PyTree]:
     """Return updates and the new state of an optimiser, which may ask for the descended value.
 
     Where it does not ask, the compiled program computes no value.
@@ -466,11 +468,11 @@ class DescentOutcome(NamedTuple):
     """The end of a descent: the time reached, its result, and its events."""
 
     end: Array
-    result: Any
+    result: PyTree
     events: EventLog
 
 
-def write_row(rows: PyTree, place: ArrayLike, row: PyTree) -> Any:
+def write_row(rows: PyTree, place: ArrayLike, row: PyTree) -> PyTree:
     """Write one row in its place; a scatter would cost more than a small step."""
     return jax.tree.map(
         lambda a, b: lax.dynamic_update_index_in_dim(a, jnp.asarray(b, a.dtype), place, 0),
@@ -479,7 +481,7 @@ def write_row(rows: PyTree, place: ArrayLike, row: PyTree) -> Any:
     )
 
 
-def _empty_rows(shapes: Any, rows: int) -> Any:
+def _empty_rows(shapes: object, rows: int) -> PyTree:
     """Return room for so many rows of this shape."""
     return jax.tree.map(lambda a: jnp.zeros((rows, *a.shape), a.dtype), shapes)
 

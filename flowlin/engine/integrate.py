@@ -1,7 +1,6 @@
 """A run of gradient flow: what defines it, its solve, and the trajectory that comes of it."""
 
 from collections.abc import Callable
-from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -12,7 +11,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 
 from flowlin._tools.arrays import Parameters, as_parameters, replace_fields
 from flowlin._tools.numerics import jit_by_array
-from flowlin.engine.kinks.policies import ExactKinks
+from flowlin.engine.kinks.kink_policies import ExactKinks
 from flowlin.engine.kinks.walk import ExactWalk, WalkState
 from flowlin.engine.method import Method, describe_options
 from flowlin.engine.mode_frame import ProblemInModes
@@ -59,7 +58,7 @@ class _Save(eqx.Module):
     trainable_flags: tuple[bool, ...] | None = eqx.field(static=True)
     to_parameters: Callable[[Parameters], Parameters] | None
 
-    def __call__(self, t: Any, parameters: Parameters, args: Any) -> tuple[Array, Any]:
+    def __call__(self, t: ArrayLike, parameters: Parameters, args: PyTree) -> tuple[Array, PyTree]:
         del t, args
         network = self.network.with_parameters(as_parameters(self.to_parameters, parameters))
         kept = trainable_part(network.parameters, self.trainable_flags)
@@ -132,7 +131,7 @@ class FlowRun(AbstractRun):
         return self.problem.network
 
     @property
-    def parameters(self) -> Any:
+    def parameters(self) -> PyTree:
         """The parameters that move, at t = 0."""
         return self.problem.parameters
 
@@ -220,7 +219,7 @@ class FlowRun(AbstractRun):
         run = self.with_capacity(capacity).with_slots(max(slots, self.slots))
         return run.with_stiff_solver() if switched else run
 
-    def arguments_by_name(self) -> dict[str, Any]:
+    def arguments_by_name(self) -> dict[str, object]:
         """Return what the run was asked for by name; functions count by what they are called."""
         problem, method = self.problem, self.method
         goal = method.objective
@@ -244,8 +243,9 @@ class FlowRun(AbstractRun):
             "ts": self.ts,
         }
         # Files of gradient flow say nothing of a rule, as when there was no other one.
-        own = {} if problem.is_gradient_flow else {"rule": describe_options(problem.rule)}
-        return found | own
+        if not problem.is_gradient_flow:
+            found["rule"] = describe_options(problem.rule)
+        return found
 
     @property
     def without_names(self) -> "FlowRun":
@@ -376,12 +376,19 @@ class FlowRun(AbstractRun):
         paused = paused & (solution.stats["num_steps"] < budget.tried)
         return self._make_trajectory(start, solution, paused, dense, solver.interpolation_cls)
 
-    def _start_row(self, loss: Array, t: Array, state: Parameters, args: Any) -> tuple[Array, Any]:
+    def _start_row(
+        self, loss: Array, t: Array, state: Parameters, args: PyTree
+    ) -> tuple[Array, PyTree]:
         """Return the row at t = 0, where the loss is known; no observables after a pause."""
         return loss, value_or_zeros(t > 0, lambda: self.save_function(t, state, args)[1])
 
     def _make_trajectory(
-        self, start: RunState, solution: Any, paused: Array, dense: bool, interpolation_cls: object
+        self,
+        start: RunState,
+        solution: PyTree,
+        paused: Array,
+        dense: bool,
+        interpolation_cls: object,
     ) -> Trajectory:
         """Make a trajectory of the solution and of what recorder and walk have logged."""
         (ts, (t,)), (rows, last) = solution.ts, solution.ys
@@ -438,7 +445,7 @@ class FlowRun(AbstractRun):
         )
 
     def _outcome_and_events(
-        self, found: FlowOutcome, state: Any, interpolation_cls: object
+        self, found: FlowOutcome, state: PyTree, interpolation_cls: object
     ) -> tuple[FlowOutcome, EventLog]:
         """Return the outcome with what recorder and walk know of it, and what both have logged."""
         doubts = None
@@ -452,8 +459,8 @@ class FlowRun(AbstractRun):
         return found, events
 
     def _rows_with_end(
-        self, start: RunState, saved: Any, outcome: "FlowOutcome", paused: Array, loss: Array
-    ) -> tuple[Array, Any]:
+        self, start: RunState, saved: PyTree, outcome: "FlowOutcome", paused: Array, loss: Array
+    ) -> tuple[Array, PyTree]:
         """Return saved times and rows, and the end where it is saved; inf where none is due."""
         ts, rows = saved
         if self.ts is None:

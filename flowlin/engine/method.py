@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -13,12 +13,12 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, PyTree
 
-from flowlin._tools.arrays import as_dtype, is_traced, replace_fields
+from flowlin._tools.arrays import Real, as_dtype, is_traced, replace_fields
 from flowlin._tools.numerics import FlatTree
 from flowlin._tools.warn import warn_user
 from flowlin.engine.allowed import ErrorPerUnit, ErrorScaledController
 from flowlin.engine.kinks.averaged import AveragedGates
-from flowlin.engine.kinks.policies import (
+from flowlin.engine.kinks.kink_policies import (
     ASKED_REASON,
     IGNORED,
     AbstractKinks,
@@ -34,7 +34,7 @@ from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.solvers.wrapped import is_explicit
 from flowlin.networks.base import AbstractOwnModel
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.training.objective import AbstractObjective, ModifiedLoss
 from flowlin.training.problem import Problem
 from flowlin.training.rules import (
@@ -73,13 +73,15 @@ class Choice(NamedTuple):
 class Tolerances(NamedTuple):
     """The user's tolerances and step size control; None stands for the default."""
 
-    rtol: Any
-    atol: Any
+    rtol: Real | None
+    atol: Real | None
     controller: diffrax.AbstractAdaptiveStepSizeController | None
 
 
 def validate_tolerances(
-    rtol: Any, atol: Any, controller: diffrax.AbstractAdaptiveStepSizeController | None
+    rtol: Real | None,
+    atol: Real | None,
+    controller: diffrax.AbstractAdaptiveStepSizeController | None,
 ) -> Tolerances:
     """Return tolerances, or a controller with its own; `ValueError` for both."""
     if controller is None:
@@ -113,7 +115,7 @@ class Method(eqx.Module):
     error_by_unit: bool = eqx.field(static=True)
     starts_at_kink: bool = eqx.field(static=True)
 
-    def state_at_start(self, problem: Problem) -> Any:
+    def state_at_start(self, problem: Problem) -> PyTree:
         """Return the state that the solver moves, at t = 0."""
         if problem.has_memory:
             return problem.parameters, problem.memory
@@ -125,7 +127,7 @@ class Method(eqx.Module):
         forward = isinstance(self.adjoint, (diffrax.ForwardMode, diffrax.DirectAdjoint))
         return "lax" if forward else "checkpointed"
 
-    def equation(self, problem: Problem, capacity: int) -> tuple[Any, diffrax.AbstractSolver]:
+    def equation(self, problem: Problem, capacity: int) -> tuple[PyTree, diffrax.AbstractSolver]:
         """Return the vector field, and the solver that follows it with room for so many events."""
         solver, allowed = self.solver, self.error_scale(problem)
         if isinstance(solver, RKC):
@@ -319,7 +321,7 @@ def _user_controller(
     return dataclasses.replace(controller, rtol=rtol, atol=atol)
 
 
-def pid_controller(rtol: Any, atol: Any, dtype: DTypeLike) -> diffrax.PIDController:
+def pid_controller(rtol: Real, atol: Real | None, dtype: DTypeLike) -> diffrax.PIDController:
     """Return step size control whose tolerances are arrays: other ones compile no other program."""
     return diffrax.PIDController(
         rtol=as_dtype(rtol, dtype), atol=as_dtype(0.0 if atol is None else atol, dtype)
@@ -333,7 +335,7 @@ def describe_options(thing: eqx.Module) -> tuple[str, list[np.ndarray]]:
     return options, numbers
 
 
-def effective_rtol(tolerances: Tolerances, kinks: AbstractKinks, dtype: DTypeLike) -> Any:
+def effective_rtol(tolerances: Tolerances, kinks: AbstractKinks, dtype: DTypeLike) -> PyTree:
     """Return the run's rtol: its default (`benchmarks/precision.py`), none finer than is of use."""
     rtol, finest = tolerances.rtol, kinks.traits.finest_rtol
     if rtol is None:

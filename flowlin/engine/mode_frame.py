@@ -19,11 +19,10 @@ plateaus as long as theirs only an implicit method gets on. Implicit methods sol
 at once, to a rounding of the largest number, and creep where they are to resolve the smallest.
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.arrays import Parameters, is_traced, prepend_constant, replace_fields
@@ -32,11 +31,11 @@ from flowlin.engine.method import Method
 from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.solvers.wrapped import is_explicit
 from flowlin.measures.modes import LARGEST_INPUT, modes_within
-from flowlin.networks.kinds import LinearNetwork
+from flowlin.networks.network_kinds import LinearNetwork
 from flowlin.tasks.task import Task, has_entry_weights, weights_by_sample
-from flowlin.training.losses import SquaredError
 from flowlin.training.objective import AbstractObjective, ModifiedLoss, with_decay
 from flowlin.training.problem import Problem
+from flowlin.training.squared_error import SquaredError
 from flowlin.training.statistics import (
     STATISTICS_ARE,
     LinearStatistics,
@@ -56,7 +55,7 @@ class ReflectionProduct(eqx.Module):
     t: Float[Array, "K K"]
 
     @staticmethod
-    def from_columns(columns: np.ndarray, dtype: Any) -> "ReflectionProduct":
+    def from_columns(columns: np.ndarray, dtype: DTypeLike) -> "ReflectionProduct":
         """Make the matrix with these orthonormal first columns (N, K), up to their signs."""
         packed, scales = np.linalg.qr(columns, mode="raw")
         y = np.tril(packed.T, -1) + np.eye(*columns.shape)
@@ -193,7 +192,7 @@ def _weights_are_tiny(network: LinearNetwork, task: Task) -> bool:
 @eqx.filter_jit
 def _convert_to_modes(
     frame: ModeFrame, network: LinearNetwork, task: Task, loss: SquaredError
-) -> tuple[Any, Task, LinearStatistics]:
+) -> tuple[PyTree, Task, LinearStatistics]:
     """Return the weights, the task and the loss's statistics in the frame."""
     there = frame.task_in_modes(task)
     return frame.to_modes(network.parameters)[0], there, _statistics_in_modes(there, loss)

@@ -1,11 +1,11 @@
 """The user's observables, which a run records by name at the saved times."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from flowlin._tools.arrays import Parameters
 from flowlin._tools.user_functions import require_recordable, user_function_errors
@@ -14,7 +14,7 @@ from flowlin.networks.base import AbstractModel
 from flowlin.record.observed import ObservedRows
 from flowlin.tasks.task import Task
 
-Observe = Mapping[str, Callable[..., Any] | Modes]
+Observe = Mapping[str, Callable[..., PyTree] | Modes]
 
 
 class _MessageNames:
@@ -36,7 +36,7 @@ class Observables(eqx.Module):
     `said`: what messages call them, where they are `unnamed`.
     """
 
-    functions: dict[str, Callable[[AbstractModel, Task], Any]] | None
+    functions: dict[str, Callable[[AbstractModel, Task], PyTree]] | None
     message_names: _MessageNames = eqx.field(static=True, default=_MessageNames({}))
 
     @staticmethod
@@ -67,13 +67,13 @@ class Observables(eqx.Module):
             functions, _MessageNames({place: name for name, place in places.items()})
         )
 
-    def with_names(self, values: dict[str, Any]) -> ObservedRows:
+    def with_names(self, values: dict[str, PyTree]) -> ObservedRows:
         """Give recorded values their names back; whatever else is recorded beside them stays."""
         own = {name: values[place] for name, place in self._place_names.items() if place in values}
         beside = {name: value for name, value in values.items() if not name.startswith("#")}
         return ObservedRows(sorted((beside | own).items()))
 
-    def __call__(self, network: AbstractModel, parameters: Parameters, task: Task) -> Any:
+    def __call__(self, network: AbstractModel, parameters: Parameters, task: Task) -> PyTree:
         """Return all observables as arrays, by name; without observables the parameters."""
         if self.functions is None:
             return parameters

@@ -1,11 +1,9 @@
 """The end of a flow's solve: how it ended, when and where, by solver, recorder and walk."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from flowlin._tools.arrays import Parameters
 from flowlin.engine.kinks.sides import NO_SIDES, NO_SLOTS
@@ -18,12 +16,12 @@ from flowlin.record.results import RESULTS, is_success
 class FlowOutcome(eqx.Module):
     """The end of a run as far as it is known: its result, when, where, and the user's events."""
 
-    result: Any
+    result: PyTree
     end: Array
     final: Parameters
     log: EventBuffer | None
 
-    def with_failure(self, failed: Array, why: Any) -> "FlowOutcome":
+    def with_failure(self, failed: Array, why: PyTree) -> "FlowOutcome":
         """Return it with the result `why` where a run `failed` that was fine or paused.
 
         A log that overflows before a pause must be seen at that pause: what did not fit is lost.

@@ -1,24 +1,23 @@
 """Rows of saved times: which are due, and where one more goes in."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 
-def insert_row(rows: Any, row: Any, place: Array) -> Any:
+def insert_row(rows: PyTree, row: PyTree, place: Array) -> PyTree:
     """Insert a row at a place, which loses what was there; the row stands at the end, too."""
     return jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0).at[place].set(b), rows, row)
 
 
-def value_or_zeros(skipped: Array, value: Callable[[], Any]) -> Any:
+def value_or_zeros(skipped: Array, value: Callable[[], PyTree]) -> PyTree:
     """Return a tree of arrays, or zeros in its place where it is skipped."""
     shapes = jax.eval_shape(value)
 
-    def zeros_like_value() -> Any:
+    def zeros_like_value() -> PyTree:
         return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
 
     return lax.cond(skipped, zeros_like_value, value)

@@ -4,6 +4,7 @@ import abc
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
+from jaxtyping import PyTree
 
 from flowlin._tools.arrays import replace_fields
 from flowlin.events.watch import Observer
@@ -59,7 +60,7 @@ class AbstractRun(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def parameters(self) -> Any:
+    def parameters(self) -> PyTree:
         """The parameters that move, at t = 0."""
 
     @property
@@ -74,7 +75,7 @@ class AbstractRun(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def observables(self) -> Any:
+    def observables(self) -> PyTree:
         """The user's observables, see `flowlin.engine.observables.Observables`."""
 
     @property
@@ -128,7 +129,7 @@ class AbstractRun(eqx.Module):
         """
 
     @abc.abstractmethod
-    def arguments_by_name(self) -> dict[str, Any]:
+    def arguments_by_name(self) -> dict[str, object]:
         """Return what the run was asked for by name, as trees of arrays and strings."""
 
     def with_capacity(self: AnyRun, capacity: int) -> AnyRun:

@@ -1,7 +1,6 @@
 """From what a solver moves to the parameters, where they are not the same."""
 
 from collections.abc import Callable
-from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -15,7 +14,7 @@ class DenseParameters(eqx.Module):
     """Dense output of a run whose solver moves something else than the parameters."""
 
     states: diffrax.DenseInterpolation
-    to_parameters: Callable[[Any], Parameters]
+    to_parameters: Callable[[PyTree], Parameters]
 
     def evaluate(self, t: Array) -> Parameters:
         """Return the parameters at a time."""

@@ -1,13 +1,11 @@
 """A step size controller that can pause a run between two steps and go on as if it had not."""
 
-from typing import Any
-
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from flowlin._tools.arrays import replace_fields
 from flowlin._tools.numerics import previous_float
@@ -33,7 +31,7 @@ MANY_STEPS = 256  # steps to come of a run that pauses at rest; fewer are taken 
 SHORTEST_ROUNDINGS = 16  # roundings of the time: a shorter step would hardly move it
 
 
-def shortest_step(t: Any) -> Array:
+def shortest_step(t: ArrayLike) -> Array:
     """Return the step at time t that hardly moves on: shorter ones are lost in rounding."""
     return SHORTEST_ROUNDINGS * jnp.finfo(jnp.result_type(t)).eps * jnp.abs(t)
 
@@ -68,7 +66,7 @@ class PausingState(eqx.Module):
     at_rest: Int[Array, ""]
 
     @staticmethod
-    def after_pause(inner: PyTree, ahead: Array, at_rest: Any = 0) -> "PausingState":
+    def after_pause(inner: PyTree, ahead: Array, at_rest: ArrayLike = 0) -> "PausingState":
         """Return the state right after a pause."""
         none = jnp.zeros((), jnp.int32)
         return PausingState(inner, none, none, none, ahead, jnp.asarray(at_rest, jnp.int32))
@@ -174,7 +172,7 @@ class PausingController(diffrax.AbstractAdaptiveStepSizeController[PausingState,
 FIRST_STEP_EVALUATIONS = 2  # evaluations by which diffrax chooses the first step's length
 
 
-class CountingSolver(Wrapped[Any]):
+class CountingSolver(Wrapped[PyTree]):
     """A solver whose steps hand over, with their error, how many evaluations they took.
 
     It serves solvers whose steps take different numbers, and which count them in their state.
@@ -182,7 +180,7 @@ class CountingSolver(Wrapped[Any]):
 
     solver: diffrax.AbstractSolver
 
-    def init(self, terms, t0, t1, y0, args) -> Any:
+    def init(self, terms, t0, t1, y0, args) -> PyTree:
         """Return the inner solver's state."""
         return self.solver.init(terms, t0, t1, y0, args)
 
@@ -195,12 +193,12 @@ class CountingSolver(Wrapped[Any]):
         return y1, CountedError(error, lax.stop_gradient(spent.astype(float))), dense, state, result
 
 
-def inner_state(state: PyTree) -> Any:
+def inner_state(state: PyTree) -> PyTree:
     """Return the solver's own state, without a recorder's around it."""
     return state.inner if isinstance(state, RecorderState) else state
 
 
-def with_inner_state(state: PyTree, inner: Any) -> Any:
+def with_inner_state(state: PyTree, inner: PyTree) -> PyTree:
     """Return a solver's state with another one of its own in it."""
     return replace_fields(state, inner=inner) if isinstance(state, RecorderState) else inner
 
@@ -222,7 +220,7 @@ def evaluations_before(solver: diffrax.AbstractSolver, state: PyTree) -> dict[st
     if evaluations_per_step(solver) is None:
         return {}
     # With "first same as last", each step counts one stage less; the first one takes it, too.
-    tableau: Any = getattr(solver, "tableau", None)
+    tableau = getattr(solver, "tableau", None)
     first = 1 if tableau is None else tableau.fsal
     return {"evaluations": jnp.asarray(FIRST_STEP_EVALUATIONS + first, int)}
 

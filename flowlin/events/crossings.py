@@ -2,8 +2,8 @@
 
 import functools
 import itertools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -30,7 +30,7 @@ from flowlin.events.search import (
 )
 from flowlin.events.watch import LevelDifference, Observer, OrderStatistic, Watch
 from flowlin.networks.base import AbstractModel
-from flowlin.networks.kinds import AbstractNetwork
+from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.event_log import BISECTED, CERTIFIED, SAMPLED
 
 # ---- The plan by which each watched function is searched within a step.
@@ -138,7 +138,7 @@ class SearchPlan(NamedTuple):
 
 def _groups_of_one_quantity(observer: Observer, which: list[int]) -> list[list[int]]:
     """Put watches together that compare one quantity with their levels; the others stay alone."""
-    groups: dict[Any, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for i in which:
         quantity = getattr(observer.watches[i].function, "quantity", None)
         groups.setdefault(i if quantity is None else quantity, []).append(i)
@@ -255,10 +255,10 @@ class StepCrossings(eqx.Module):
     def _search_components(
         self,
         component: np.ndarray | Array,
-        sample: Any,
-        times: Any,
+        sample: Callable[..., Array] | None,
+        times: Callable[..., Array],
         factor: float,
-        error_at: Any = None,
+        error_at: Callable[..., Array] | None = None,
     ) -> Components:
         """Return the components of these numbers as a search takes them."""
         touches = jnp.asarray(self.observer.per_component(lambda watch: watch.touches))

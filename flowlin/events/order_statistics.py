@@ -11,14 +11,12 @@ units how many preactivations keep their sign. The polynomials of the others are
 at a time.
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flowlin._tools.arrays import Parameters, first_true_indices
 from flowlin._tools.series import (
@@ -30,14 +28,14 @@ from flowlin._tools.series import (
 )
 from flowlin.events.path import StepPath
 from flowlin.events.search import Brackets, Directions, StepPart, deepest_level
-from flowlin.networks.kinds import AbstractNetwork
+from flowlin.networks.network_kinds import AbstractNetwork
 
 # ---- Crossings of one unit's order statistic: of its number of positive polynomials.
 
 MAX_UNIT_PARTS = 4096  # of a step, for one unit; after so many the rest is unresolved
 
 
-def certain_signs(first: Any, stray: Any) -> tuple[Array, Array]:
+def certain_signs(first: Array, stray: Array) -> tuple[Array, Array]:
     """Tell where polynomials are certainly positive, and where certainly negative, on [-1, 1].
 
     `stray` is how far they stray from their `first` coefficients.
@@ -56,7 +54,7 @@ class UnitPolynomials(eqx.Module):
 
     coefficients: Float[Array, "n Q"]
     error: Float[Array, " Q"]
-    threshold: Any
+    threshold: ArrayLike
     above: Bool[Array, ""]
     above_end: Bool[Array, ""]
 
@@ -142,13 +140,13 @@ class FirstLayerUnits(eqx.Module):
     network: AbstractNetwork
     end_preactivations: Float[Array, "U P"]
 
-    def unit_weights(self, parameters: Parameters, units: Any) -> IncomingWeights:
+    def unit_weights(self, parameters: Parameters, units: Array | slice) -> IncomingWeights:
         """Return weights w (..., N) and biases c b (...) of chosen units."""
         network = self.network.with_parameters(parameters)
         w, b = network.weights[0], network.biases[0]
         return w[units], None if b is None else network.bias_strength * b[units]
 
-    def weight_coefficients(self, units: Any) -> IncomingWeights:
+    def weight_coefficients(self, units: Array | slice) -> IncomingWeights:
         """Fit Chebyshev coefficients, n first, to chosen units' weights and c b along the step."""
         dtype, count = self.end_preactivations.dtype, self.degree + 1
         fractions = jnp.asarray((1 + chebyshev_nodes(count)) / 2, dtype)

@@ -43,7 +43,7 @@ class StepPath(eqx.Module):
     pass over the inputs, by name: "outputs" (P, N_out) and the run's own "loss"; None of any other.
     """
 
-    interpolation_cls: Callable[..., Any] = eqx.field(static=True)
+    interpolation_cls: Callable[..., PyTree] = eqx.field(static=True)
     t0: Any
     t1: Any
     dense_info: dict[str, PyTree]
@@ -80,7 +80,7 @@ class StepPath(eqx.Module):
         """The degree of the parameters as a polynomial in time; None where it is not known."""
         return dense_degree(self.interpolation_cls)
 
-    def part_times(self, fractions: ArrayLike) -> Any:
+    def part_times(self, fractions: ArrayLike) -> Array:
         """Return the times at fractions (n,) of the step's *parts*.
 
         Where the step is a chain of pieces, whose joints are kinks, times are spread so that each
@@ -100,7 +100,7 @@ class StepPath(eqx.Module):
         hats = jnp.maximum(1 - away, 0).astype(marks.dtype)
         return jnp.matmul(hats, marks, precision="highest")
 
-    def map_affine(self, affine: Callable[[Parameters], Image]) -> Callable[[Any], Image]:
+    def map_affine(self, affine: Callable[[Parameters], Image]) -> Callable[[ArrayLike], Image]:
         """Return an affine map of the parameters as a function of time.
 
         A dense output that adds states and velocities with coefficients in time commutes with
@@ -121,7 +121,7 @@ class StepPath(eqx.Module):
         }
         return lambda t: jax.tree.map(jnp.add, self._evaluate_dense(images, t), rest)
 
-    def _evaluate_dense(self, dense: dict[str, PyTree], t: ArrayLike) -> Any:
+    def _evaluate_dense(self, dense: dict[str, PyTree], t: ArrayLike) -> PyTree:
         """Evaluate the solver's interpolation with this dense output at time t."""
         return self.interpolation_cls(t0=self.t0, t1=self.t1, **dense).evaluate(t)
 
@@ -144,7 +144,7 @@ def _part_starts(most: int) -> tuple[np.ndarray, np.ndarray]:
     return piece, (slot - first) / (after - first)
 
 
-def _first_entries(part: PyTree) -> Any:
+def _first_entries(part: PyTree) -> PyTree:
     """Return the first entries of all arrays, scalars as they are."""
     return jax.tree.map(lambda a: a[0] if a.ndim else a, part)
 

@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -121,7 +120,7 @@ class Brackets(eqx.Module):
         flat = wanted.ravel()
         at = jnp.where(flat, self.count + jnp.cumsum(flat, dtype=jnp.int32) - 1, self.capacity)
 
-        def append_rows(table: Array, *columns: Any) -> Array:
+        def append_rows(table: Array, *columns: ArrayLike) -> Array:
             rows = [
                 jnp.broadcast_to(jnp.asarray(c).astype(table.dtype), wanted.shape).ravel()
                 for c in columns

@@ -15,8 +15,8 @@ from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin.events.path import StepPath
 from flowlin.measures.modes import ModeStrengths
 from flowlin.networks.base import AbstractModel
-from flowlin.networks.kinds import AbstractNetwork, LinearNetwork
 from flowlin.networks.layered import forward_pass
+from flowlin.networks.network_kinds import AbstractNetwork, LinearNetwork
 from flowlin.record.buffer import EventBuffer
 from flowlin.record.event_log import Channel, EventLog
 from flowlin.tasks.task import Task

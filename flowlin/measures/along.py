@@ -1,18 +1,16 @@
 """Measures over a whole trajectory, and on a task other than the run's."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from flowlin._tools.arguments import CHECKS_BY_NAME, argument_error, checked, float_array
 from flowlin._tools.arrays import require_finite
 from flowlin.networks.base import AbstractModel, AbstractOwnModel, require_inputs
-from flowlin.networks.kinds import AbstractNetwork
 from flowlin.networks.modules import ForeignModel
+from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.measured import (
     MEASURE,
     AbstractPreparedMeasure,
@@ -28,7 +26,7 @@ from flowlin.tasks.task import Task
 EQUAL_ULPS = 8  # units in the last place by which equal representations may differ
 
 
-def task_or_none(name: str, value: Any) -> Any:
+def task_or_none(name: str, value: object) -> object:
     """Accept a task, or None."""
     return value if value is None else CHECKS_BY_NAME["task"](name, value)
 
@@ -61,7 +59,7 @@ def require_layer(network: AbstractNetwork, layer: int) -> None:
         )
 
 
-def require_representation(name: str, value: Any) -> Array:
+def require_representation(name: str, value: object) -> Array:
     """Accept a representation (..., P, H), and return it in floating point."""
     found = float_array(name, value)
     if found.ndim < 2:
@@ -86,7 +84,7 @@ def centre_samples(array: Array) -> Array:
     return jnp.where(constant, 0.0, off)
 
 
-def _trajectory_or_networks(name: str, value: Any) -> Any:
+def _trajectory_or_networks(name: str, value: object) -> object:
     """Accept a trajectory, or networks stacked on a leading axis."""
     if isinstance(value, Trajectory):
         return value
@@ -104,7 +102,7 @@ def _trajectory_or_networks(name: str, value: Any) -> Any:
 
 
 @checked(flow=_trajectory_or_networks, measure=require_measure, task=require_samples)
-def along(flow: Any, measure: Measure | AbstractPreparedMeasure, task: Samples = None) -> Any:
+def along(flow: PyTree, measure: Measure | AbstractPreparedMeasure, task: Samples = None) -> PyTree:
     """Return a measure at all saved times of a trajectory, in one call.
 
     These are the numbers that `observe={name: measure}` records during the run. Networks are
@@ -144,7 +142,7 @@ class OnTask(eqx.Module):
     measure: Measure
     task: Task
 
-    def __call__(self, network: Any, task: Samples = None) -> Any:
+    def __call__(self, network: PyTree, task: Samples = None) -> PyTree:
         """Return the measure of the network on `self.task`; the other task is not used."""
         del task
         return self.measure(network, self.task)

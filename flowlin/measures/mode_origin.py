@@ -1,6 +1,6 @@
 """What modes were made from, and whether a network and a task are of it."""
 
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,21 @@ from jaxtyping import Array
 from flowlin._tools.arrays import is_traced
 from flowlin.networks.base import AbstractModel, AbstractOwnModel
 from flowlin.networks.graph import AbstractGraph
-from flowlin.networks.kinds import AbstractNetwork
+from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.tasks.task import Task, has_entry_weights, weights_by_sample
 
 MODES_ARE = "modes are"  # in errors
 CHECK_REMEDY = "or pass `check=False` where other modes are meant, as for a control"
+
+
+@runtime_checkable
+class ModesLike(Protocol):
+    """Modes, as far as it is known from them what they were made from; see `Modes`."""
+
+    u: Array
+    v: Array
+    bias_strength: float
+    fingerprint: Array | None
 
 
 def task_fingerprint(task: Task) -> tuple[np.ndarray, np.ndarray]:
@@ -46,7 +56,7 @@ def _project_rows(rows: Array) -> np.ndarray:
 
 
 def require_origin(
-    modes: Any, network: AbstractModel, task: Task | None = None, check: bool = True
+    modes: ModesLike, network: AbstractModel, task: Task | None = None, check: bool = True
 ) -> None:
     """Raise `ValueError` unless modes belong to a network and, where one is given, to a task.
 
@@ -61,7 +71,7 @@ def require_origin(
             _require_data(modes, task)
 
 
-def _require_shapes(modes: Any, network: AbstractModel, task: Task | None) -> None:
+def _require_shapes(modes: ModesLike, network: AbstractModel, task: Task | None) -> None:
     """Raise `ValueError` unless modes have the inputs and outputs of the task, or the network."""
     if task is not None:
         network.require_fit(task)
@@ -95,7 +105,7 @@ def _has_biases(network: AbstractOwnModel) -> tuple[bool, bool]:
     return network.biases[0] is not None, any(bias is not None for bias in network.biases[1:])
 
 
-def _require_bias_strength(modes: Any, network: AbstractOwnModel) -> None:
+def _require_bias_strength(modes: ModesLike, network: AbstractOwnModel) -> None:
     """Raise `ValueError` unless the modes' c is the network's, as `own_bias_strength` has it."""
     c, own = modes.bias_strength, network.bias_strength
     first, later = _has_biases(network)
@@ -113,7 +123,7 @@ def _require_bias_strength(modes: Any, network: AbstractOwnModel) -> None:
         )
 
 
-def _require_data(modes: Any, task: Task) -> None:
+def _require_data(modes: ModesLike, task: Task) -> None:
     """Raise `ValueError` unless the task has the statistics of the modes, as far as known."""
     weights_by_sample(task, MODES_ARE)
     known = modes.fingerprint

@@ -42,8 +42,8 @@ from flowlin.measures.singular_triples import (
     singular_triples,
 )
 from flowlin.networks.base import AbstractModel, AbstractOwnModel
-from flowlin.networks.kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
 from flowlin.networks.modules import as_model
+from flowlin.networks.network_kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
 from flowlin.record.measured import AbstractPreparedMeasure
 from flowlin.tasks.task import Task, weights_by_sample
 
@@ -268,7 +268,7 @@ class ModeStrengths(eqx.Module):
         return (*seen[:-1], u[None] @ seen[-1]), (*own[:-1], last)
 
 
-def _strength_or_network(name: str, value: Any) -> Any:
+def _strength_or_network(name: str, value: object) -> object:
     """Accept a bias strength, or the network whose own it is."""
     if isinstance(value, AbstractOwnModel):
         return as_model("network", value)
@@ -318,7 +318,7 @@ def modes_within(task: Task, bias_strength: Any, same: float = 0.0, zero: float 
 
     Singular values below rounding are zero in any case.
     """
-    c: Any = bias_strength
+    c = bias_strength
     if isinstance(c, AbstractOwnModel):
         c.require_fit(task)
         c = own_bias_strength(c)

@@ -1,7 +1,7 @@
 """The sharpness: leading eigenvalues of the loss's Hessian, by products with it."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -18,8 +18,10 @@ from flowlin.networks.base import AbstractModel, trainable_flags, trainable_part
 from flowlin.networks.modules import as_model
 from flowlin.record.measured import require_targets
 from flowlin.tasks.task import Task
-from flowlin.training.losses import AnyLoss, Loss, SquaredError
+from flowlin.training.function_loss import AnyLoss
+from flowlin.training.loss import Loss
 from flowlin.training.objective import FullData
+from flowlin.training.squared_error import SquaredError
 
 # Up to so many parameters, and so many per eigenvalue, the whole Hessian is made.
 WHOLE_SIZE, SIZE_PER_EIGENVALUE = 256, 20
@@ -87,7 +89,9 @@ def sharpness(
 
 
 @jit_by_array
-def _top_eigenvalues(parts: Any, flags: Any, count: int, key: Array) -> Float[Array, " count"]:
+def _top_eigenvalues(
+    parts: tuple[FullData, AbstractModel], flags: tuple[bool, ...] | None, count: int, key: Array
+) -> Float[Array, " count"]:
     """Return the largest eigenvalues of an objective's Hessian at a model, `parts`."""
     product, size = _hessian_product(jax.tree.map(lax.stop_gradient, parts), flags)
     start = jax.random.normal(key, (count, size), parts[1].dtype)
@@ -103,7 +107,7 @@ def _is_made_whole(size: int, count: int) -> bool:
 
 
 def _hessian_product(
-    parts: tuple[FullData, AbstractModel], flags: Any
+    parts: tuple[FullData, AbstractModel], flags: tuple[bool, ...] | None
 ) -> tuple[Callable[[Array], Array], int]:
     """Return the product of the Hessian with a vector (N,) of all that moves, and N."""
     objective, model = parts

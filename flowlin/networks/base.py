@@ -1,7 +1,8 @@
 """The abstract model that a run trains: a function of one sample, and arrays that move."""
 
 import abc
-from typing import Any, TypeVar
+from collections.abc import Hashable
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -17,7 +18,7 @@ from flowlin._tools.arguments import (
     real_array,
     require_single,
 )
-from flowlin._tools.arrays import Parameters, Product, replace_fields
+from flowlin._tools.arrays import AnyArray, Parameters, Product, replace_fields
 from flowlin._tools.numerics import as_tree
 from flowlin.tasks.task import Task, labels_remedy
 
@@ -33,7 +34,7 @@ class AbstractModel(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def module(self) -> Any:
+    def module(self) -> PyTree:
         """The user's own object, which a run hands out and calls observables with."""
 
     @property
@@ -47,7 +48,7 @@ class AbstractModel(eqx.Module):
         """The arrays that can be trained, as a tree."""
 
     @abc.abstractmethod
-    def parameters_of(self, module: Any) -> PyTree:
+    def parameters_of(self, module: PyTree) -> PyTree:
         """Return the same arrays of another object like `module`, with None for those it lacks."""
 
     @abc.abstractmethod
@@ -56,7 +57,7 @@ class AbstractModel(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Floating-point precision of the parameters."""
 
     @property
@@ -117,11 +118,11 @@ class AbstractModel(eqx.Module):
         """
 
     @abc.abstractmethod
-    def pack_parameters(self, parameters: PyTree) -> Any:
+    def pack_parameters(self, parameters: PyTree) -> PyTree:
         """Return parameters, some of them None, in the form that a file holds."""
 
     @abc.abstractmethod
-    def unpack_parameters(self, stored: Any) -> PyTree:
+    def unpack_parameters(self, stored: PyTree) -> PyTree:
         """Return the parameters that `pack_parameters` has put into the form of a file."""
 
     @abc.abstractmethod
@@ -132,7 +133,7 @@ class AbstractModel(eqx.Module):
         """
 
 
-def trainable_flags(model: AbstractModel, trainable: Any) -> tuple[bool, ...] | None:
+def trainable_flags(model: AbstractModel, trainable: PyTree) -> tuple[bool, ...] | None:
     """Tell which of a model's parameter arrays a filter spec trains; None for all.
 
     **Arguments:** `trainable` as for `gradient_flow`: None, a tree of truth values, or a function
@@ -158,7 +159,7 @@ def trainable_flags(model: AbstractModel, trainable: Any) -> tuple[bool, ...] | 
     return None if all(found) else found
 
 
-def _filter_spec(name: str, value: Any) -> Any:
+def _filter_spec(name: str, value: PyTree) -> PyTree:
     """Check a filter spec, as far as that can be done without the network."""
     leaves = jax.tree_util.tree_flatten_with_path(value)[0]
     if not leaves:
@@ -187,14 +188,16 @@ def trainable_part(parameters: PyTree, trainable_flags: tuple[bool, ...] | None)
 # ---- Whether a network is one that a function takes: not stacked, and of a task's shapes.
 
 
-def input_array(name: str, value: Any) -> Any:
+def input_array(name: str, value: object) -> AnyArray:
     """Check for an array of inputs; as for JAX, a list is none."""
     if not isinstance(value, (jax.Array, np.ndarray)):
         raise argument_error(name, "an array", value, f"pass jnp.asarray({name})")
     return real_array(name, value)
 
 
-def require_inputs(network: Any, x: Array, name: str = "x", axes: int = 2) -> None:
+def require_inputs(
+    network: "AbstractOwnModel", x: AnyArray, name: str = "x", axes: int = 2
+) -> None:
     """Raise `ValueError` unless the network takes these inputs: many (P, N_in), or one (N_in,)."""
     require_unstacked(network)
     takes = network.weights[0].shape[1]
@@ -208,7 +211,7 @@ def require_inputs(network: Any, x: Array, name: str = "x", axes: int = 2) -> No
     raise ValueError(f"`{name}` must have shape {wanted}, got {x.shape}{remedy}.")
 
 
-def require_unstacked(network: Any, name: str = "network") -> None:
+def require_unstacked(network: "AbstractOwnModel", name: str = "network") -> None:
     """Raise `ValueError` for a stack of networks, or for one without arrays."""
     axes = getattr(network.weights[0], "ndim", None)
     if axes is None:
@@ -216,7 +219,7 @@ def require_unstacked(network: Any, name: str = "network") -> None:
     require_single(name, axes, 2, "networks")
 
 
-def require_task_fit(network: Any, task: Task) -> None:
+def require_task_fit(network: "AbstractOwnModel", task: Task) -> None:
     """Raise `ValueError` unless the network takes the task's inputs and gives its outputs."""
     require_unstacked(network)
     takes, gives = network.weights[0].shape[-1], network.weights[-1].shape[-2]
@@ -227,10 +230,10 @@ def require_task_fit(network: Any, task: Task) -> None:
         )
 
 
-def require_same_kind(network: Any, other: Any, name: str) -> None:
+def require_same_kind(network: PyTree, other: PyTree, name: str) -> None:
     """Raise `ValueError` unless a file's network has the kind and shapes of the one given."""
 
-    def structure_and_shapes(one: Any) -> Any:
+    def structure_and_shapes(one: PyTree) -> tuple[Hashable, list[tuple[int, ...]]]:
         return jax.tree.structure(one), [leaf.shape for leaf in jax.tree.leaves(one)]
 
     if structure_and_shapes(network) != structure_and_shapes(other):
@@ -248,8 +251,8 @@ O = TypeVar("O", bound="AbstractOwnModel")  # noqa: E741
 class AbstractOwnModel(AbstractModel):
     """Base of flowlin's own networks: weights, biases, and the constant c in front of biases."""
 
-    weights: AbstractVar[Any]
-    biases: AbstractVar[Any]
+    weights: AbstractVar[PyTree]
+    biases: AbstractVar[PyTree]
     bias_strength: AbstractVar[Array]
 
     @property

@@ -1,7 +1,6 @@
 """Globally gated deep linear networks: all units of a layer share the gates."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,7 +17,7 @@ from flowlin.networks.layered import AbstractLayered, forward_pass, layer_arrays
 from flowlin.tasks.task import Task
 
 
-def _gate_rows(value: Any) -> Array:
+def _gate_rows(value: object) -> Array:
     """Check for gates (P, M)."""
     found = float_array("gates", value)
     if found.ndim != 2 or 0 in found.shape:
@@ -63,7 +62,7 @@ class GloballyGatedNetwork(AbstractLayered):
         biases: Sequence[Numbers | None] | None = None,
         bias_strength: ArrayLike = 1.0,
         *,
-        gates: Any,
+        gates: object,
     ):
         found = _gate_rows(gates)
         self.weights, self.biases, self.bias_strength = layer_arrays(
@@ -78,7 +77,7 @@ class GloballyGatedNetwork(AbstractLayered):
         task: Task,
         hidden: int | Sequence[int] = (64,),
         *,
-        gates: Any,
+        gates: object,
         variance: float | Sequence[float] = 2e-4,
         bias: bool | Sequence[bool] = False,
         bias_strength: float = 1.0,
@@ -126,14 +125,14 @@ class GloballyGatedNetwork(AbstractLayered):
         return forward_pass(self.parameters, self.bias_strength, x, self.activation)[0]
 
     @checked(x=input_array, gates=None)
-    def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:
+    def __call__(self, x: Float[Array, " N_in"], gates: object = None) -> Float[Array, " N_out"]:
         """Compute one sample's output, with its `gates` (M,) in place of the network's own."""
         require_inputs(self, x, axes=1)
         network = self if gates is None else self.with_gates(real_array("gates", gates)[None])
         return network.outputs(x[None])[0]
 
     @checked(gates=None)
-    def with_gates(self, gates: Any) -> "GloballyGatedNetwork":
+    def with_gates(self, gates: object) -> "GloballyGatedNetwork":
         """Return the network with gates (P, M) of other samples, such as those of a test set."""
         found = _gate_rows(gates).astype(self.dtype)
         if found.shape[1] != self.gates.shape[1]:
@@ -155,14 +154,14 @@ class GloballyGatedNetwork(AbstractLayered):
 # ---- Gates that are functions of the inputs: half-spaces and clusters.
 
 
-def _gates_summary(found: Any) -> Summary:
+def _gates_summary(found: "HalfSpaces | Clusters") -> Summary:
     """Summarise gates of inputs: how many there are, and of how many inputs."""
-    gates, inputs = (found.normals if hasattr(found, "normals") else found.centres).shape
+    gates, inputs = (found.normals if isinstance(found, HalfSpaces) else found.centres).shape
     rows = [("gates", f"{gates} gates"), ("inputs", f"{inputs} inputs")]
     return Summary(type(found).__name__, rows, inline=True)
 
 
-def _input_rows(x: Any, inputs: int) -> Array:
+def _input_rows(x: ArrayLike, inputs: int) -> Array:
     """Check for inputs (P, N_in)."""
     if jnp.ndim(x) != 2 or jnp.shape(x)[1] != inputs:
         wanted = f"(P, {inputs}), one row per sample"
@@ -170,7 +169,7 @@ def _input_rows(x: Any, inputs: int) -> Array:
     return jnp.asarray(x)
 
 
-def _check_matrix(name: str, value: Any) -> Array:
+def _check_matrix(name: str, value: object) -> Array:
     """Check for a finite matrix (M, N_in)."""
     found = float_array(name, value)
     if found.ndim != 2 or 0 in found.shape:

@@ -2,11 +2,12 @@
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from equinox import AbstractVar
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
@@ -20,7 +21,7 @@ from flowlin._tools.arguments import (
     require_float_array,
     require_single,
 )
-from flowlin._tools.arrays import Parameters, Product, replace_fields
+from flowlin._tools.arrays import Parameters, Product, Real, replace_fields
 from flowlin._tools.files import saveable
 from flowlin._tools.printing import print_by
 from flowlin.networks import graph_parts
@@ -123,12 +124,12 @@ class AbstractGraph(AbstractOwnModel):
 
     def _sum_inputs(self, node: str, found: Mapping[str, Array], product: Product) -> Array:
         """Add up what comes along the edges into a node, and its bias."""
-        total: Any = 0.0
+        total: Real = 0.0
         for edge, w in self.weights.items():
             if edge[1] == node:
                 total = total + self._apply_gate(edge, self._apply_edge(found[edge[0]], w, product))
         if node not in self.biases:
-            return total
+            return jnp.asarray(total)
         return total + (self.bias_strength * self.biases[node])[None]
 
     def _apply_gate(self, name: str | Edge, h: Array) -> Array:
@@ -173,7 +174,7 @@ class AbstractGraph(AbstractOwnModel):
         return self.smooth_outputs(x, None, plain)
 
     @checked(x=real_array, gates=None)
-    def __call__(self, x: Float[Array, " N_in"], gates: Any = None) -> Float[Array, " N_out"]:
+    def __call__(self, x: Float[Array, " N_in"], gates: object = None) -> Float[Array, " N_out"]:
         """Compute the output of one sample.
 
         `gates`, a number by the name of each node and edge that has a gate, as in
@@ -185,7 +186,7 @@ class AbstractGraph(AbstractOwnModel):
             return self.outputs(x[None])[0]
         return self._with_sample_values(gates).outputs(x[None])[0]
 
-    def _with_sample_values(self: G, given: Any) -> G:
+    def _with_sample_values(self: G, given: object) -> G:
         """Return the same network with one sample's gates."""
         given = graph_parts.as_dictionary("gates", given, "a number by the name of each gate")
         names = [*self.node_gates, *self.edge_gates]
@@ -202,7 +203,7 @@ class AbstractGraph(AbstractOwnModel):
         return self.with_sample_gates(tuple(one[name][None] for name in names))
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Floating-point precision of the parameters."""
         return next(iter(self.weights.values())).dtype
 
@@ -306,14 +307,14 @@ class GatedGraph(AbstractGraph):
 
     def __init__(
         self,
-        weights: Any,
-        biases: Any = None,
+        weights: object,
+        biases: object = None,
         bias_strength: ArrayLike = 1.0,
         *,
-        node_gates: Any = None,
-        edge_gates: Any = None,
-        inputs: Any = None,
-        outputs: Any = None,
+        node_gates: object = None,
+        edge_gates: object = None,
+        inputs: object = None,
+        outputs: object = None,
     ):
         self.weights = graph_parts.edge_matrices(weights)
         dtype = next(iter(self.weights.values())).dtype
@@ -343,13 +344,13 @@ class GatedGraph(AbstractGraph):
         nodes: Mapping[str, int],
         edges: Sequence[Edge],
         *,
-        node_gates: Any = None,
-        edge_gates: Any = None,
+        node_gates: object = None,
+        edge_gates: object = None,
         variance: Variances = 2e-4,
-        bias: Any = False,
+        bias: object = False,
         bias_strength: float = 1.0,
-        inputs: Any = None,
-        outputs: Any = None,
+        inputs: object = None,
+        outputs: object = None,
         key: PRNGKeyArray,
     ) -> "GatedGraph":
         """Draw weights and biases i.i.d. normal.
@@ -419,10 +420,11 @@ class GatedGraph(AbstractGraph):
 
     def _pathway_product(self, pathway: Pathway) -> Float[Array, "... N_sink N_source"]:
         """Return the product of the matrices along a pathway."""
-        found: Any = None
+        found: Array | None = None
         for edge in pathway.edges:
             w = edge_matrix(self, edge)
             found = w if found is None else w @ found
+        assert found is not None
         return found
 
 
@@ -433,7 +435,7 @@ def edge_matrix(network: GatedGraph, edge: Edge) -> Array:
     return network.weights[edge]
 
 
-def _single_graph(name: str, value: Any) -> GatedGraph:
+def _single_graph(name: str, value: object) -> GatedGraph:
     """Check for one graph, and no stack of them, of a precision that runs can have."""
     remedy = "make one by fl.GatedGraph.init(task, nodes=..., edges=..., key=key)"
     value = instance_of(GatedGraph, "an fl.GatedGraph", remedy)(name, value)
@@ -477,10 +479,10 @@ class ModeGraph(AbstractGraph):
 
     def _pathway_product(self, pathway: Pathway) -> Float[Array, "... K"]:
         """Return the product of the strengths along a pathway, mode by mode."""
-        found: Any = 1.0
+        found: Real = 1.0
         for edge in pathway.edges:
             found = found * self.weights[edge]
-        return found
+        return jnp.asarray(found)
 
     def numbers_per_sample(self, task: Task) -> int:
         """Return the number K of modes."""

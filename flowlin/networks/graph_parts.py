@@ -3,7 +3,7 @@
 import functools
 import graphlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Array, ArrayLike
@@ -15,6 +15,7 @@ Edge = tuple[str, str]
 Variances = ArrayLike | Mapping[Edge, ArrayLike]  # of all edges, or of each
 Columns = tuple[tuple[str, int, int], ...]  # (node, first column, the one after the last)
 
+Name = TypeVar("Name", str, Edge)  # of what has a gate
 CONSTANT_SOURCE = (
     "bias"  # the source whose only entry is one: a bias is the weight of an edge from it
 )
@@ -39,7 +40,7 @@ def topological_order(edges: tuple[Edge, ...]) -> tuple[str, ...]:
         ) from None
 
 
-def edge_of_nodes(name: str, value: Any) -> Edge:
+def edge_of_nodes(name: str, value: object) -> Edge:
     """Check for an edge, a pair of names of nodes."""
     pair = tuple(value) if isinstance(value, (tuple, list)) else ()
     if len(pair) != 2 or not all(isinstance(end, str) and end for end in pair):
@@ -52,7 +53,7 @@ def edge_of_nodes(name: str, value: Any) -> Edge:
     return pair
 
 
-def as_dictionary(name: str, value: Any, wanted: str) -> dict[Any, Any]:
+def as_dictionary(name: str, value: object, wanted: str) -> dict[Any, Any]:
     """Check for a dictionary; None is an empty one."""
     if value is None:
         return {}
@@ -61,7 +62,7 @@ def as_dictionary(name: str, value: Any, wanted: str) -> dict[Any, Any]:
     return dict(value)
 
 
-def edge_matrices(weights: Any) -> dict[Edge, Array]:
+def edge_matrices(weights: object) -> dict[Edge, Array]:
     """Check weights by edge, and return them as matrices that meet at the nodes."""
     given = as_dictionary("weights", weights, "a matrix (N_to, N_from) by each edge (from, to)")
     if not given:
@@ -106,7 +107,7 @@ def sources_and_sinks(edges: Iterable[Edge]) -> tuple[list[str], list[str]]:
 
 
 def assign_columns(
-    name: str, value: Any, known: list[str], sizes: Mapping[str, int], variable: str
+    name: str, value: object, known: list[str], sizes: Mapping[str, int], variable: str
 ) -> Columns:
     """Assign columns of x (or y) to the sources (or sinks) `known`; `sizes` are the nodes' widths.
 
@@ -144,7 +145,7 @@ def assign_columns(
     return tuple(found)
 
 
-def _require_end(name: str, node: Any, known: list[str], sizes: Mapping, variable: str) -> None:
+def _require_end(name: str, node: object, known: list[str], sizes: Mapping, variable: str) -> None:
     """Raise `ValueError` unless a node is one of those that take x or give y."""
     if node in known:
         return
@@ -174,7 +175,7 @@ def _require_covered(
         raise ValueError(f"`{name}` leaves out column {reached} of {variable}.")
 
 
-def node_biases(biases: Any, weights: Mapping[Edge, Array]) -> dict[str, Array]:
+def node_biases(biases: object, weights: Mapping[Edge, Array]) -> dict[str, Array]:
     """Check biases by node, and return them, (N,) each; edges go into all these nodes."""
     dtype, sizes, found = next(iter(weights.values())).dtype, node_widths(weights), {}
     given = as_dictionary("biases", biases, "an array (N,) by each node that has one")
@@ -193,7 +194,9 @@ def node_biases(biases: Any, weights: Mapping[Edge, Array]) -> dict[str, Array]:
     return dict(sorted(found.items()))
 
 
-def gates_by_name(name: str, value: Any, known: Iterable[Any], dtype: np.dtype) -> dict[Any, Array]:
+def gates_by_name(
+    name: str, value: object, known: Iterable[Name], dtype: np.dtype
+) -> dict[Name, Array]:
     """Check gates (P,) by node or edge, which must be known, and return them."""
     known, found = list(known), {}
     given = as_dictionary(name, value, "an array (P,), one number per sample, by each name")

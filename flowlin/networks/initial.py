@@ -1,13 +1,12 @@
 """Initial weights: i.i.d. normal, balanced, lambda-balanced."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, ArrayLike, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
 
 from flowlin._tools.arguments import (
     argument_error,
@@ -17,7 +16,7 @@ from flowlin._tools.arguments import (
     integer_from,
     not_negative,
 )
-from flowlin._tools.arrays import as_dtype, is_traced, require_finite
+from flowlin._tools.arrays import Real, as_dtype, is_traced, require_finite
 from flowlin._tools.memory import require_memory
 from flowlin._tools.numerics import jit_by_array
 from flowlin.networks import graph_parts
@@ -54,7 +53,7 @@ def draw_normal_layers(
     return _draw_layers(key, as_array(variances, task.x.dtype), shapes, tuple(flags))
 
 
-def _require_representable(variance: Any, task: Task) -> None:
+def _require_representable(variance: Real, task: Task) -> None:
     """Raise `ValueError` for a variance that the task's precision rounds to zero."""
     least = float(jnp.finfo(task.x.dtype).tiny)
     if not is_traced(variance) and 0 < float(variance) < least:
@@ -196,13 +195,13 @@ def _hidden_widths(hidden: int | Sequence[int]) -> list[int]:
     return widths
 
 
-def _require_layer_memory(hidden: Any, numbers: int, task: Task) -> None:
+def _require_layer_memory(hidden: int | Sequence[int], numbers: int, task: Task) -> None:
     """Raise `ValueError` where so many numbers, and as many again, do not fit into memory."""
     size = 2 * numbers * task.x.dtype.itemsize
     require_memory("hidden", hidden, size, "Take fewer units")
 
 
-def _values_per_layer(name: str, value: Any, layers: int) -> list[Any]:
+def _values_per_layer(name: str, value: PyTree, layers: int) -> PyTree:
     """List a value per layer: one that is given for all, or those of a list."""
     single = isinstance(value, str) or np.ndim(value) == 0
     values = [value] * layers if single else list(value)
@@ -218,10 +217,10 @@ def _values_per_layer(name: str, value: Any, layers: int) -> list[Any]:
 
 def draw_normal_graph(
     task: Task,
-    nodes: Any,
-    edges: Any,
+    nodes: object,
+    edges: object,
     variance: Variances,
-    bias: Any,
+    bias: object,
     key: PRNGKeyArray,
 ) -> tuple[dict[Edge, Array], dict[str, Array]]:
     """Draw a graph's weights and biases i.i.d. normal; arguments as in `GatedGraph.init`."""
@@ -243,7 +242,7 @@ def draw_normal_graph(
     return weights, biases
 
 
-def _widths_by_node(nodes: Any) -> dict[str, int]:
+def _widths_by_node(nodes: object) -> dict[str, int]:
     """Check the widths of the nodes, and return them by name."""
     given = graph_parts.as_dictionary("nodes", nodes, "a width by each node")
     odd = [node for node in given if not isinstance(node, str) or not node]
@@ -253,9 +252,9 @@ def _widths_by_node(nodes: Any) -> dict[str, int]:
     return {node: integer_from(1)(f"nodes[{node!r}]", size) for node, size in given.items()}
 
 
-def _edge_list(edges: Any, sizes: Mapping[str, int]) -> list[Edge]:
+def _edge_list(edges: object, sizes: Mapping[str, int]) -> list[Edge]:
     """List the edges, checked: pairs of known nodes, in no circle, that leave no node alone."""
-    if isinstance(edges, (str, bytes)) or not hasattr(edges, "__iter__"):
+    if isinstance(edges, (str, bytes)) or not isinstance(edges, Iterable):
         raise argument_error("edges", f"a list of {EDGE_FORMAT}", edges)
     pairs = [graph_parts.edge_of_nodes(f"edges[{k}]", pair) for k, pair in enumerate(edges)]
     if not pairs:
@@ -279,12 +278,12 @@ def _edge_list(edges: Any, sizes: Mapping[str, int]) -> list[Edge]:
     return pairs
 
 
-def _nodes_with_bias(bias: Any, pairs: list[Edge], sizes: Mapping[str, int]) -> set[str]:
+def _nodes_with_bias(bias: object, pairs: list[Edge], sizes: Mapping[str, int]) -> set[str]:
     """Return the nodes that have a bias."""
     if isinstance(bias, (bool, np.bool_)):
         first, last = graph_parts.sources_and_sinks(pairs)
         return set(sizes) - set(first) - set(last) if bias else set()
-    if isinstance(bias, (str, bytes)) or not hasattr(bias, "__iter__"):
+    if isinstance(bias, (str, bytes)) or not isinstance(bias, Iterable):
         raise argument_error("bias", "True, False or a list of nodes", bias)
     for node in bias:
         if not isinstance(node, str) or not any(node == target for _, target in pairs):
@@ -295,7 +294,7 @@ def _nodes_with_bias(bias: Any, pairs: list[Edge], sizes: Mapping[str, int]) -> 
     return set(bias)
 
 
-def _edge_variances(variance: Variances, pairs: list[Edge]) -> dict[Edge, Any]:
+def _edge_variances(variance: Variances, pairs: list[Edge]) -> dict[Edge, PyTree]:
     """Return the variance of every edge."""
     if not isinstance(variance, Mapping):
         return dict.fromkeys(pairs, not_negative("variance", variance))

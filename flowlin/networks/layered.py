@@ -18,6 +18,7 @@ from flowlin._tools.arrays import (
     Numbers,
     Parameters,
     Product,
+    Real,
     Weights,
     is_traced,
     require_finite,
@@ -28,20 +29,22 @@ from flowlin.networks.base import AbstractOwnModel, require_task_fit
 from flowlin.tasks.task import Task
 
 
-def network_summary(network: Any) -> Summary:
+def network_summary(network: "AbstractLayered") -> Summary:
     """Summarise a network: kind, widths, bias, number of parameters, precision."""
     weights, biases = network.weights, network.biases
     stack = weights[0].shape[:-2]
     rows = [("widths", " -> ".join(map(str, network.widths))), ("bias", _bias_in_words(biases))]
     if any(b is not None for b in biases):
         rows[-1] = ("bias", f"{rows[-1][1]}, c = {format_number(network.bias_strength)}")
-    if hasattr(network, "slope") and format_number(network.slope) != "0":
-        rows.append(("slope", f"slope {format_number(network.slope)}"))
-    if hasattr(network, "given_gates"):
-        shapes = [gate.shape[len(stack) :] for gate in network.given_gates]
+    slope, gates = getattr(network, "slope", 0), getattr(network, "given_gates", None)
+    if format_number(slope) != "0":
+        rows.append(("slope", f"slope {format_number(slope)}"))
+    if gates is not None:
+        shapes = [gate.shape[len(stack) :] for gate in gates]
         rows.append(("gates", f"gates {', '.join(map(str, shapes))}"))
-    if network.sample_gates and not hasattr(network, "given_gates"):
-        rows.append(("gates", format_count(network.gates.shape[-1], "global gate")))
+    elif network.sample_gates:
+        shared = next(gate for gate in network.sample_gates if gate is not None)
+        rows.append(("gates", format_count(shared.shape[-1], "global gate")))
     sizes = [math.prod(a.shape[len(stack) :]) for a in jax.tree.leaves((weights, biases))]
     rows.append(("parameters", format_count(sum(sizes), "parameter")))
     rows.append(("precision", str(weights[0].dtype)))
@@ -50,7 +53,7 @@ def network_summary(network: Any) -> Summary:
     return Summary(type(network).__name__, rows, inline=True)
 
 
-def _bias_in_words(biases: tuple[Any, ...]) -> str:
+def _bias_in_words(biases: Biases) -> str:
     """Write which layers have a bias."""
     having = [layer for layer, b in enumerate(biases) if b is not None]
     if not having:
@@ -159,7 +162,7 @@ class AbstractLayered(AbstractOwnModel):
 # ---- Weights, biases and gates as somebody gives them: arrays of one precision that fit together.
 
 
-def slope_value(name: str, value: Any) -> Any:
+def slope_value(name: str, value: object) -> Real:
     """Check for a slope, the gate of a unit that is off, in [0, 1)."""
     check = finite if is_traced(value) else number_in(0.0, 1.0, "0 is plain ReLU")
     return check(name, value)
@@ -174,7 +177,7 @@ def list_per_layer(name: str, value: Any, wanted: str) -> list[Any]:
 
 
 def layer_arrays(
-    weights: Any, biases: Any, bias_strength: ArrayLike, copies: int = 1
+    weights: object, biases: object, bias_strength: ArrayLike, copies: int = 1
 ) -> tuple[tuple, tuple, Array]:
     """Check weights, biases and c, and return them as arrays of one precision.
 
@@ -204,7 +207,7 @@ def layer_arrays(
     return tuple(w.astype(dtype) for w in weights), tuple(checked), c
 
 
-def weight_matrices(weights: Any, copies: int = 1) -> list[Array]:
+def weight_matrices(weights: object, copies: int = 1) -> list[Array]:
     """Check that weights are matrices whose shapes chain, and return them as arrays."""
     listed = list_per_layer("weights", weights, "one matrix (N_out, N_in) per layer")
     found = [float_array(f"weights[{k}]", w, exact=True) for k, w in enumerate(listed)]

@@ -1,9 +1,9 @@
-"""Any Equinox module as a model, of which only its outputs and its arrays are known."""
+"""An Equinox module as a model, of which only its outputs and its arrays are known."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any, cast
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,7 +23,7 @@ from flowlin._tools.printing import Summary, format_count, print_by
 from flowlin._tools.user_functions import user_function_errors
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
-from flowlin.networks.kinds import AbstractNetwork
+from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.tasks.task import Task, labels_remedy
 
 ONE_SAMPLE = (
@@ -32,7 +32,7 @@ ONE_SAMPLE = (
 )
 
 
-def _module_summary(model: Any) -> Summary:
+def _module_summary(model: "ForeignModel") -> Summary:
     """Summarise a module: its kind, number of parameters, precision."""
     arrays = jax.tree.leaves(model.inexact)
     rows = [("parameters", format_count(sum(a.size for a in arrays), "parameter"))]
@@ -46,10 +46,10 @@ class StaticPart:
     Compared by all that is in it, so that lists and dictionaries have a hash here.
     """
 
-    def __init__(self, tree: Any):
+    def __init__(self, tree: PyTree):
         self.tree = tree
 
-    def _comparison_key(self) -> tuple[Any, ...]:
+    def _comparison_key(self) -> tuple[Hashable, tuple[tuple[type, object], ...]]:
         """Return all that is in it, in a form that can be compared."""
         leaves, structure = jax.tree.flatten(self.tree)
         return structure, tuple((type(leaf), leaf) for leaf in leaves)
@@ -72,8 +72,8 @@ class ForeignModel(AbstractModel):
       alone.
     """
 
-    inexact: Any
-    fixed: Any
+    inexact: PyTree
+    fixed: PyTree
     rest: Any = eqx.field(static=True)
 
     @staticmethod
@@ -97,7 +97,7 @@ class ForeignModel(AbstractModel):
         return ForeignModel(inexact, fixed, StaticPart(rest))
 
     @property
-    def module(self) -> Any:
+    def module(self) -> PyTree:
         """The user's module, put together again."""
         return eqx.combine(self.inexact, self.fixed, self.rest.tree)
 
@@ -133,7 +133,7 @@ class ForeignModel(AbstractModel):
         """Its floating-point arrays."""
         return self.inexact
 
-    def parameters_of(self, module: Any) -> PyTree:
+    def parameters_of(self, module: PyTree) -> PyTree:
         """Return the floating-point arrays of another module."""
         return eqx.filter(module, eqx.is_inexact_array)
 
@@ -142,7 +142,7 @@ class ForeignModel(AbstractModel):
         return ForeignModel(eqx.combine(parameters, self.inexact), self.fixed, self.rest)
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Floating-point precision of the arrays."""
         return jax.tree.leaves(self.inexact)[0].dtype
 
@@ -212,14 +212,19 @@ class ForeignModel(AbstractModel):
         x = jax.ShapeDtypeStruct((inputs,), self.dtype)
         what = f"`network`, {self.name}, fails on one sample {whose}, of shape {x.shape}"
         with user_function_errors(what, ONE_SAMPLE):
-            found: Any = eqx.filter_eval_shape(self.module, x)
-        dtype = cast(Any, getattr(found, "dtype", None))
+            found = eqx.filter_eval_shape(self.module, x)
+        dtype = getattr(found, "dtype", np.dtype(object))
         if len(getattr(found, "shape", ())) != 1 or not jnp.issubdtype(dtype, jnp.floating):
             raise self._output_error(found, "(N_out,)", inputs, whose)
         return found
 
     def _output_error(
-        self, found: Any, wanted: Any, inputs: int, whose: str, remedy: str = ONE_SAMPLE
+        self,
+        found: PyTree,
+        wanted: tuple[int, ...] | str,
+        inputs: int,
+        whose: str,
+        remedy: str = ONE_SAMPLE,
     ) -> ValueError:
         """Return the error for a module that gives something else than wanted."""
         dtype = getattr(found, "dtype", None)
@@ -246,7 +251,7 @@ class ForeignModel(AbstractModel):
         """List the parameters in the tree's order."""
         return jax.tree.structure(self.inexact).flatten_up_to(parameters)
 
-    def unpack_parameters(self, stored: Any) -> PyTree:
+    def unpack_parameters(self, stored: PyTree) -> PyTree:
         """Return the tree of such a list, or of one that holds rows of each array."""
         own = jax.tree.leaves(self.inexact)
         listed = stored if isinstance(stored, list) else []
@@ -259,7 +264,7 @@ class ForeignModel(AbstractModel):
         return jax.tree.unflatten(jax.tree.structure(self.inexact), listed)
 
     @staticmethod
-    def _fields_to_store(fields: dict[str, Any]) -> dict[str, Any]:
+    def _fields_to_store(fields: dict[str, PyTree]) -> dict[str, PyTree]:
         """Return a file's fields: arrays in the tree's order, and the names of all the rest."""
         arrays = {name: jax.tree.leaves(fields[name]) for name in ("inexact", "fixed")}
         return arrays | {"rest": ForeignModel(**fields).names_by_place}
@@ -283,7 +288,7 @@ class ForeignModel(AbstractModel):
         return ForeignModel(inexact, fixed, self.rest)
 
 
-def _direct_parts(thing: Any) -> dict[str, Any]:
+def _direct_parts(thing: PyTree) -> dict[str, PyTree]:
     """Return what a thing holds directly, static or not, by place; nothing for a leaf."""
     if isinstance(thing, functools.partial):
         return {".func": thing.func, ".args": thing.args, ".keywords": thing.keywords}
@@ -293,19 +298,19 @@ def _direct_parts(thing: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path): part for path, part in inner if path}
 
 
-def _is_object(thing: Any) -> bool:
+def _is_object(thing: PyTree) -> bool:
     """Tell whether a thing is an object of a dataclass, and no class."""
     return is_dataclass(thing) and not isinstance(thing, type)
 
 
-def _all_parts(thing: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+def _all_parts(thing: PyTree, place: str = "") -> Iterator[tuple[str, PyTree]]:
     """Walk through a thing and all that it holds, each with its place."""
     yield place, thing
     for where, part in _direct_parts(thing).items():
         yield from _all_parts(part, place + where)
 
 
-def _names_of_parts(thing: Any) -> Iterator[tuple[str, str]]:
+def _names_of_parts(thing: PyTree) -> Iterator[tuple[str, str]]:
     """Walk through all that is no array, each with its place and its name."""
     for place, part in _all_parts(thing):
         nameless = part is None or isinstance(part, (jax.Array, np.ndarray, list, tuple, dict))
@@ -313,7 +318,7 @@ def _names_of_parts(thing: Any) -> Iterator[tuple[str, str]]:
             yield place, _name_of_part(part)
 
 
-def _values_to_hash(part: Any) -> dict[str, Any]:
+def _values_to_hash(part: PyTree) -> dict[str, object]:
     """Return what needs a hash, by place: the static fields of an object, or a leaf."""
     if _is_object(part):
         static = [field.name for field in fields(part) if field.metadata.get("static")]
@@ -322,7 +327,7 @@ def _values_to_hash(part: Any) -> dict[str, Any]:
     return {} if holds else {"": part}
 
 
-def _require_hashes(name: str, rest: Any) -> None:
+def _require_hashes(name: str, rest: PyTree) -> None:
     """Raise `ValueError`, naming the place, for a static thing without a hash to compile by."""
     for place, part in _all_parts(rest):
         for where, value in _values_to_hash(part).items():
@@ -334,7 +339,7 @@ def _require_hashes(name: str, rest: Any) -> None:
                 raise argument_error(f"{name}{place}{where}", wanted, value, remedy) from None
 
 
-def _name_of_part(thing: Any) -> str:
+def _name_of_part(thing: object) -> str:
     """Return the name of a function, or of a thing's class; numbers and words are their own."""
     if isinstance(thing, (bool, int, float, complex, str)):
         return repr(thing)
@@ -342,7 +347,7 @@ def _name_of_part(thing: Any) -> str:
     return "<lambda>" if found == "_identity" else found  # Equinox has written it either way
 
 
-def _fill_arrays(name: str, own: PyTree, stored: Any) -> PyTree:
+def _fill_arrays(name: str, own: PyTree, stored: PyTree) -> PyTree:
     """Return a tree with other arrays, of the same shapes and types."""
     listed = stored if isinstance(stored, list) else []
     places, structure = jax.tree_util.tree_flatten_with_path(own)
@@ -363,7 +368,7 @@ def _fill_arrays(name: str, own: PyTree, stored: Any) -> PyTree:
     return jax.tree.unflatten(structure, listed)
 
 
-def _require_one_precision(name: str, module: Any, inexact: PyTree) -> None:
+def _require_one_precision(name: str, module: eqx.Module, inexact: PyTree) -> None:
     """Raise `ValueError` unless all arrays that can be trained are float32, or all float64."""
     found = jax.tree_util.tree_flatten_with_path(inexact)[0]
     if not found:
@@ -392,7 +397,7 @@ def _require_no_sharing(name: str, inexact: PyTree) -> None:
         first[id(leaf)] = where
 
 
-def as_model(name: str, value: Any) -> AbstractModel:
+def as_model(name: str, value: object) -> AbstractModel:
     """Return the model behind an argument: a network of flowlin, or any other Equinox module."""
     if isinstance(value, AbstractNetwork):
         return CHECKS_BY_NAME["network"](name, value)

@@ -1,7 +1,7 @@
 """Pathways through a gated graph, from a source along edges to a sink, and their correlations."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -12,10 +12,42 @@ from jaxtyping import Array, Float
 
 from flowlin._tools.arrays import sample_correlation
 from flowlin._tools.printing import Summary, concrete_array, print_by
-from flowlin.networks.graph_parts import CONSTANT_SOURCE, Edge, topological_order
+from flowlin.networks.graph_parts import CONSTANT_SOURCE, Columns, Edge, topological_order
 from flowlin.tasks.task import Task, weights_by_sample
 
 MOST_PATHWAYS = 10_000  # of pathways that are listed
+
+
+@runtime_checkable
+class GraphLike(Protocol):
+    """A graph, as far as its pathways and its print know it; see `AbstractGraph`."""
+
+    weights: dict[Edge, Array]
+    biases: dict[str, Array]
+    bias_strength: Array
+    node_gates: dict[str, Array]
+    edge_gates: dict[Edge, Array]
+    sources: Columns
+    sinks: Columns
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return the nodes, in topological order."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Return the floating-point precision of the parameters."""
+        ...
+
+    @property
+    def gated_samples(self) -> int | None:
+        """Return the number of samples that the gates are for."""
+        ...
+
+    def gate(self, name: str | Edge) -> Array | None:
+        """Return the gate of a node or an edge."""
+        ...
 
 
 def _pathway_summary(pathway: "Pathway") -> Summary:
@@ -63,18 +95,18 @@ class Pathway(eqx.Module):
         return hash(self.edges)
 
 
-def edges_with_constant(network: Any) -> tuple[Edge, ...]:
+def edges_with_constant(network: GraphLike) -> tuple[Edge, ...]:
     """Return a graph's edges, with those from the constant source to nodes with a bias."""
     return (*network.weights, *((CONSTANT_SOURCE, node) for node in network.biases))
 
 
-def pathway_sources(network: Any) -> tuple[str, ...]:
+def pathway_sources(network: GraphLike) -> tuple[str, ...]:
     """Return the nodes where pathways begin."""
     sources = tuple(node for node, _, _ in network.sources)
     return (*sources, CONSTANT_SOURCE) if network.biases else sources
 
 
-def count_pathways(network: Any) -> int:
+def count_pathways(network: GraphLike) -> int:
     """Count the pathways of a graph, without listing them."""
     edges = edges_with_constant(network)
     ways = {node: 1 for node, _, _ in network.sinks}
@@ -85,7 +117,7 @@ def count_pathways(network: Any) -> int:
     return sum(ways[node] for node in pathway_sources(network))
 
 
-def all_pathways(network: Any) -> tuple[Pathway, ...]:
+def all_pathways(network: GraphLike) -> tuple[Pathway, ...]:
     """List all pathways of a graph, source by source.
 
     **Raises:** `ValueError` for more than are listed.
@@ -114,7 +146,7 @@ def _paths_to_sinks(node: str, edges: tuple[Edge, ...]) -> Iterator[tuple[Edge, 
             yield (edge, *rest)
 
 
-def gate_along(network: Any, way: tuple[Edge, ...]) -> Array:
+def gate_along(network: GraphLike, way: tuple[Edge, ...]) -> Array:
     """Multiply the gates along a way, (P,); (1,) in a graph without any."""
     names = [way[0][0], *(name for edge in way for name in (edge, edge[1]))]
     found = jnp.ones(network.gated_samples or 1, network.dtype)
@@ -124,7 +156,7 @@ def gate_along(network: Any, way: tuple[Edge, ...]) -> Array:
     return found
 
 
-def source_columns(network: Any, source: str, x: Array) -> Array:
+def source_columns(network: GraphLike, source: str, x: Array) -> Array:
     """Return the columns of x (P, N_in) that a source takes; ones (P, 1) for the constant one."""
     if source == CONSTANT_SOURCE:
         return jnp.ones((len(x), 1), x.dtype)
@@ -132,7 +164,7 @@ def source_columns(network: Any, source: str, x: Array) -> Array:
     return x[:, start:stop]
 
 
-def columns_of_node(columns: Any, node: str) -> tuple[int, int]:
+def columns_of_node(columns: Columns, node: str) -> tuple[int, int]:
     """Return the first column of a source or a sink, and the one after its last."""
     return next((start, stop) for name, start, stop in columns if name == node)
 
@@ -213,7 +245,7 @@ def _largest_commutator(matrices: list[Array]) -> Array:
 
 
 @jax.jit
-def pathway_correlations(network: Any, task: Task) -> PathwayStatistics:
+def pathway_correlations(network: GraphLike, task: Task) -> PathwayStatistics:
     """Compute the statistics of a task by the pathways of a graph."""
     pathways = all_pathways(network)
     x = jnp.asarray(task.x, network.dtype)

@@ -1,6 +1,6 @@
 """The looks of pictures: one colour and line style per kind of network, clear without colour."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 
 from flowlin._tools.arguments import (
     CHECKS_BY_NAME,
+    Check,
     argument_error,
     boolean,
     checked,
@@ -29,7 +30,7 @@ from flowlin._tools.arguments import (
 from flowlin._tools.arguments import real_array as numbers
 from flowlin._tools.memory import require_memory
 from flowlin.networks.graph import AbstractGraph
-from flowlin.networks.kinds import GatedLinearNetwork, LinearNetwork, ReLUNetwork
+from flowlin.networks.network_kinds import GatedLinearNetwork, LinearNetwork, ReLUNetwork
 from flowlin.record.trajectory import Trajectory
 
 # ---- What pictures are made of, as `flowlin._tools.arguments` checks it.
@@ -39,7 +40,7 @@ require_axes = instance_of(
 )
 
 
-def require_colour(name: str, value: Any) -> Any:
+def require_colour(name: str, value: object) -> object:
     """Accept a colour in any way that matplotlib knows."""
     if not is_color_like(value):
         raise argument_error(
@@ -48,15 +49,15 @@ def require_colour(name: str, value: Any) -> Any:
     return value
 
 
-def name_or_number(name: str, value: Any) -> str:
+def name_or_number(name: str, value: object) -> str:
     """Accept a name of one thing among many, a string or a number, as a string."""
     return str(value) if isinstance(value, int) else string(name, value)
 
 
-def dictionary_of(what: str) -> Callable[[str, Any], Any]:
+def dictionary_of(what: str) -> Check:
     """Make a check for a dictionary that is not empty; `what` says what of."""
 
-    def check_dictionary(name: str, value: Any) -> Any:
+    def check_dictionary(name: str, value: object) -> object:
         if not isinstance(value, Mapping):
             raise argument_error(name, f"a dictionary, {what}", value)
         if not value:
@@ -66,25 +67,25 @@ def dictionary_of(what: str) -> Callable[[str, Any], Any]:
     return check_dictionary
 
 
-def some_of(known: tuple[str, ...]) -> Callable[[str, Any], tuple[str, ...]]:
+def some_of(known: tuple[str, ...]) -> Check[tuple[str, ...]]:
     """Make a check for some of a few words, at least one."""
 
-    def check_words(name: str, value: Any) -> tuple[str, ...]:
-        single = isinstance(value, str) or not isinstance(value, Iterable)
-        given: tuple[Any, ...] = (value,) if single else tuple(value)
-        if not given or not all(isinstance(word, str) and word in known for word in given):
+    def check_words(name: str, value: object) -> tuple[str, ...]:
+        given: tuple[object, ...] = (value,)
+        if isinstance(value, Iterable) and not isinstance(value, str):
+            given = tuple(value)
+        words = tuple(word for word in given if isinstance(word, str) and word in known)
+        if not given or len(words) < len(given):
             raise ValueError(f"`{name}` must be some of {known}, got {given}.")
-        return given
+        return words
 
     return check_words
 
 
-def tuple_of(
-    count: int, check: Callable[[str, Any], Any], wanted: str
-) -> Callable[[str, Any], Any]:
+def tuple_of(count: int, check: Check, wanted: str) -> Check:
     """Make a check for a tuple of so many."""
 
-    def check_items(name: str, value: Any) -> tuple:
+    def check_items(name: str, value: object) -> tuple:
         found = sequence_of(check, wanted)(name, value)
         if len(found) != count:
             raise argument_error(name, wanted, value)
@@ -161,7 +162,7 @@ def style() -> AbstractContextManager[None]:
     return matplotlib.rc_context(_STYLE)
 
 
-def kind_of(network: Any) -> str:
+def kind_of(network: object) -> str:
     """Return a network's key of `COLOURS`: relu, linear, gated, or other than flowlin's own."""
     return next((kind for kind, cls in _KINDS.items() if isinstance(network, cls)), "other")
 
@@ -171,7 +172,7 @@ def is_descent(run: Trajectory) -> bool:
     return run.discrete
 
 
-def _require_kind(name: str, value: Any) -> str:
+def _require_kind(name: str, value: object) -> str:
     """Accept a key of `COLOURS`."""
     if not isinstance(value, str) or value not in COLOURS:
         raise ValueError(f"`{name}` = {value!r} is unknown; choose one of {sorted(COLOURS)}.")
@@ -216,7 +217,7 @@ def override_look(look_: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
     return found
 
 
-def _colour_or_kind(name: str, value: Any) -> Any:
+def _colour_or_kind(name: str, value: object) -> object:
     """Accept a colour, or a key of `COLOURS`."""
     return value if isinstance(value, str) and value in COLOURS else require_colour(name, value)
 

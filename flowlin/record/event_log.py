@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, ScalarLike
 
 from flowlin._tools.arguments import argument_error, checked, time_or_inf
-from flowlin._tools.arrays import data_frame, is_traced
+from flowlin._tools.arrays import DataFrame, data_frame, is_traced
 from flowlin._tools.files import saveable
 from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import print_by
@@ -398,7 +398,7 @@ class EventLog(eqx.Module):
         plain = [c if isinstance(c, list) else np.asarray(c).tolist() for c in columns]
         return [dict(zip(EVENT_COLUMNS, row, strict=True)) for row in zip(*plain, strict=True)]
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> DataFrame:
         """Return `table()` as a `pandas.DataFrame`, one row per event (outside `jit`).
 
         **Raises:** `ImportError` if pandas is missing.

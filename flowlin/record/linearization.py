@@ -3,17 +3,19 @@
 import functools
 import math
 import operator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from types import ModuleType
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from flowlin._tools.arguments import boolean, checked
-from flowlin._tools.arrays import as_dtype, is_traced
+from flowlin._tools.arrays import AnyArray, as_dtype, is_traced
 from flowlin._tools.files import saveable
 from flowlin._tools.printing import Summary, concrete_array, format_count, format_number, print_by
 from flowlin._tools.warn import warn_user
@@ -22,12 +24,12 @@ from flowlin.record.event_log_summary import number_with_error
 from flowlin.record.touches import mask_of_touches
 
 
-def linearization_time_summary(found: Any) -> Summary:
+def linearization_time_summary(found: "LinearizationTime") -> Summary:
     """Summarise t*, its fraction, and how long it lasts."""
     return Summary("LinearizationTime", _t_star_rows(found), inline=True)
 
 
-def linearization_summary(found: Any) -> Summary:
+def linearization_summary(found: "Linearization") -> Summary:
     """Summarise t* in both conventions."""
     rows = [
         (name, *(cell for _, cell in _t_star_rows(getattr(found, name)))) for name in CONVENTIONS
@@ -35,11 +37,10 @@ def linearization_summary(found: Any) -> Summary:
     return Summary(f"Linearization of {format_count(found.open_counts.units, 'unit')}", rows)
 
 
-AnyArray = Array | np.ndarray
 CONVENTIONS = ("open", "closed")
 
 
-def _t_star_rows(found: Any) -> list[tuple[str, ...]]:
+def _t_star_rows(found: "LinearizationTime") -> list[tuple[str, ...]]:
     """Format t* = time ± half its bracket, the fraction, how long it lasts."""
     time, bracket = concrete_array(found.time, 0), concrete_array(found.bracket, 1)
     when = format_number(found.time)
@@ -254,7 +255,7 @@ def _both_conventions(
 # ---- Counts of units along a log: by NumPy, which compiles nothing, where its numbers are known.
 
 
-def _array_module(arrays: Any) -> Any:
+def _array_module(arrays: PyTree) -> ModuleType:
     """Return `jax.numpy` for arrays that JAX traces, else NumPy."""
     return jnp if is_traced(arrays) else np
 
@@ -277,7 +278,7 @@ def _count_gates(log: EventLog, channel: int, k: int, lowest: int) -> UnitCounts
     # Samples of the event's unit that are on after the event.
     number = first[unit] + _cumulative_sums_in_groups(unit, change)
 
-    def count_units_where(holds: Any) -> AnyArray:
+    def count_units_where(holds: Callable[[AnyArray], AnyArray]) -> AnyArray:
         moved = holds(number).astype(int) - holds(number - change).astype(int)
         moved = xp.cumsum(xp.where(mine, moved, 0))
         return xp.append(xp.zeros(1, moved.dtype), moved) + xp.sum(holds(first[:-1]), dtype=int)

@@ -2,13 +2,12 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, PyTree
 
 from flowlin._tools.arguments import CHECKS_BY_NAME, finite_array, function_of
 from flowlin._tools.arrays import require_finite
@@ -17,7 +16,7 @@ from flowlin.networks.base import AbstractModel
 from flowlin.tasks.task import Task
 
 Samples = Task | ArrayLike | None
-Measure = Callable[[Any, Any], Any]
+Measure = Callable[..., PyTree]  # of a network and a task, or inputs
 MEASURE = function_of("network", "task")
 
 
@@ -29,28 +28,28 @@ class AbstractPreparedMeasure(eqx.Module):
         """Return the same measure of networks such as this one, on this task alone."""
 
 
-def require_measure(name: str, value: Any) -> Any:
+def require_measure(name: str, value: object) -> object:
     """Accept a function of (network, task), or modes."""
     return value if isinstance(value, AbstractPreparedMeasure) else MEASURE(name, value)
 
 
-def require_samples(name: str, value: Any) -> Any:
+def require_samples(name: str, value: object) -> object:
     """Accept a task, an array of inputs in its place, or None where no sample is needed."""
     return value if value is None or isinstance(value, Task) else finite_array(name, value)
 
 
-def require_targets(network: AbstractModel, task: Any) -> Task:
+def require_targets(network: AbstractModel, task: object) -> Task:
     """Return the task; raise `ValueError` unless inputs and targets fit and are finite."""
-    task = CHECKS_BY_NAME["task"]("task", task)
-    network.require_fit(task)
-    require_finite("task.x", task.x)
-    require_finite("task.y", task.y)
-    return task
+    found: Task = CHECKS_BY_NAME["task"]("task", task)
+    network.require_fit(found)
+    require_finite("task.x", found.x)
+    require_finite("task.y", found.y)
+    return found
 
 
 def measure_networks(
     measure: Measure | AbstractPreparedMeasure, networks: AbstractModel, task: Samples
-) -> Any:
+) -> PyTree:
     """Measure stacked networks, (T, ...); memory does not grow with T."""
     if isinstance(measure, AbstractPreparedMeasure):
         first = _first_network(networks)
@@ -68,7 +67,7 @@ def _first_network(networks: AbstractModel) -> AbstractModel:
 
 
 @eqx.filter_jit
-def _map_networks(measure: Measure, networks: AbstractModel, task: Samples) -> Any:
+def _map_networks(measure: Measure, networks: AbstractModel, task: Samples) -> PyTree:
     """Call the measure on one stacked network after the other."""
     first = _first_network(networks)
     shapes_of_result("`measure`", measure, first.module, task)

@@ -1,14 +1,13 @@
 """Where a trajectory comes from, and the state from which its run goes on."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.arrays import Parameters, is_traced
 from flowlin.tasks.task import Task
-from flowlin.training.losses import Loss
+from flowlin.training.loss import Loss
 
 
 class Origin:
@@ -26,12 +25,12 @@ class Origin:
         self,
         task: Task | None,
         loss: Loss,
-        run: Any = None,
-        extended: Callable[..., Any] | None = None,
-        choice: Any = None,
+        run: PyTree = None,
+        extended: Callable[..., PyTree] | None = None,
+        choice: PyTree = None,
         exchangeable: bool = False,
-        unswitched: Any = None,
-        confirmed: Callable[..., Any] | None = None,
+        unswitched: PyTree = None,
+        confirmed: Callable[..., PyTree] | None = None,
     ):
         self.task = None if is_traced(task) else task
         self.loss = loss
@@ -47,7 +46,7 @@ class Origin:
         """Tell whether the run has gone over to a solver for stiff flows."""
         return self.unswitched is not None
 
-    def with_changes(self, **changed: Any) -> "Origin":
+    def with_changes(self, **changed: object) -> "Origin":
         """Return a copy with other values of some fields."""
         return Origin(**{**vars(self), **changed})
 
@@ -73,7 +72,7 @@ class RunState(eqx.Module):
 
     t: Float[Array, ""]
     parameters: Parameters
-    solver: Any
-    controller: Any
-    counts: dict[str, Any]
+    solver: PyTree
+    controller: PyTree
+    counts: dict[str, PyTree]
     loss: Float[Array, ""]

@@ -1,13 +1,12 @@
 """Why a trajectory cannot be carried on or confirmed, and what to do instead."""
 
-from typing import Any
-
 import numpy as np
 
 from flowlin._tools.arrays import is_traced
+from flowlin.record.trajectory_summary import RunLike
 
 
-def extension_error(flow: Any) -> ValueError:
+def extension_error(flow: RunLike) -> ValueError:
     """Return the error for a trajectory without the state that `extend` goes on with."""
     if flow.reference.extended is None:
         kind = "gradient_descent" if flow.discrete else "gradient_flow"
@@ -23,7 +22,7 @@ def extension_error(flow: Any) -> ValueError:
     )
 
 
-def confirmation_error(flow: Any) -> ValueError:
+def confirmation_error(flow: RunLike) -> ValueError:
     """Return the error for a trajectory whose run cannot be repeated at another tolerance."""
     cannot = "this trajectory cannot be confirmed: "
     if flow.discrete:

@@ -3,10 +3,9 @@
 import functools
 import operator
 import warnings
-from typing import Any
 
 import diffrax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from flowlin._tools.files import register_results
 
@@ -57,7 +56,7 @@ def is_success(result: RESULTS) -> Array:
     return functools.reduce(operator.or_, [result == one for one in SUCCESSES])
 
 
-def result_is(result: Any, *outcomes: Any) -> bool:
+def result_is(result: PyTree, *outcomes: PyTree) -> bool:
     """Tell whether a known result is one of these; compiles no program for every `==`."""
     return int(result._value) in [int(one._value) for one in outcomes]
 
@@ -68,7 +67,7 @@ def result_name(result: RESULTS) -> str:
     return next(name for name, item in names.items() if int(item._value) == value)
 
 
-def result_from_name(name: Any) -> RESULTS:
+def result_from_name(name: object) -> RESULTS:
     """Return the result of a name.
 
     **Raises:** `ValueError` if there is none.
@@ -95,7 +94,7 @@ class RunError(RuntimeError):
         return RunError, (str(self), self.trajectory)
 
 
-def attach_trajectory(error: BaseException, trajectory: Any) -> None:
+def attach_trajectory(error: BaseException, trajectory: PyTree) -> None:
     """Attach what was computed before a run broke off to the error, as `.trajectory`.
 
     Without a trajectory an error stays as it is, but for an interrupt: there it is None.

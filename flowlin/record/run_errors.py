@@ -1,17 +1,16 @@
 """The global errors of a run, as a second run at another tolerance shows them."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.files import saveable
 from flowlin._tools.printing import Summary, concrete_array, format_number, print_by
 
 
-def run_errors_summary(found: Any) -> Summary:
+def run_errors_summary(found: "RunErrors") -> Summary:
     """Summarise the largest errors, and the run that shows them."""
     rows = [("losses", _largest(found.losses))]
     if found.parameters is not None:
@@ -20,7 +19,7 @@ def run_errors_summary(found: Any) -> Summary:
     return Summary(f"RunErrors: largest, by a run at rtol = {format_number(found.rtol)}", rows)
 
 
-def _largest(error: Any) -> str:
+def _largest(error: PyTree) -> str:
     """Format the largest of some errors."""
     values = concrete_array(error, np.ndim(error))
     if values is None or not np.size(values):
@@ -42,7 +41,7 @@ class RunErrors(eqx.Module):
 
     parameters: Float[Array, " T"] | None
     losses: Float[Array, " T"]
-    observed: dict[str, Any]
+    observed: dict[str, PyTree]
     rtol: Float[Array, ""]
 
     def with_rows(self, select: Callable[[Array], Array]) -> "RunErrors":

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from flowlin._tools.arguments import (
     CHECKS_BY_NAME,
@@ -15,7 +16,7 @@ from flowlin._tools.arguments import (
     integer_from,
     sequence_of,
 )
-from flowlin._tools.arrays import data_frame
+from flowlin._tools.arrays import DataFrame, data_frame
 from flowlin._tools.printing import (
     LONGEST_ADVICE,
     Summary,
@@ -37,7 +38,7 @@ from flowlin.record.trajectory_summary import (
 )
 
 
-def sweep_summary(runs: Any) -> Summary:
+def sweep_summary(runs: "Sweep") -> Summary:
     """Summarise how many runs, which failed, the ranges of their ends, losses, events and t*."""
     title = f"Sweep of {format_count(len(runs), 'run')}"
     if not len(runs):
@@ -66,7 +67,7 @@ def sweep_summary(runs: Any) -> Summary:
     return Summary(title, rows)
 
 
-def _summary_of_columns(title: str, runs: Any) -> Summary:
+def _summary_of_columns(title: str, runs: "Sweep") -> Summary:
     """Summarise the ranges of all columns, and which runs failed."""
     failed = list(runs.failed)
     listed = f"{len(failed)}, run {failed[0]} first: {runs.failed[failed[0]]}" if failed else "none"
@@ -92,7 +93,7 @@ def _loss_ranges(losses: list[np.ndarray]) -> str:
     return f"{first} -> {last}"
 
 
-def _list_failures(runs: Any) -> str:
+def _list_failures(runs: "Sweep") -> str:
     """Format which runs failed, the first with its reason."""
     fine = {RESULTS[RESULTS.successful], RESULTS[RESULTS.event_occurred]}
     bad = {k: describe_result(run) for k, run in enumerate(runs) if RESULTS[run.result] not in fine}
@@ -124,7 +125,7 @@ class Sweep(Sequence[Any]):
         flows: Sequence[Trajectory],
         points: Sequence[TableRow] = (),
         rows: Sequence[TableRow] | None = None,
-        confirmed: Callable[..., Any] | None = None,
+        confirmed: Callable[..., "Sweep"] | None = None,
     ):
         self.flows, self.points = tuple(flows), tuple(points)
         self._confirmed = confirmed
@@ -209,7 +210,7 @@ class Sweep(Sequence[Any]):
         return self._confirmed(self, finer, max_steps, max_events, workers, progress)
 
     @checked(function=function_of("flow"))
-    def map(self, function: Callable[[Any], Any]) -> Any:
+    def map(self, function: Callable[..., PyTree]) -> PyTree:
         """Apply a function to every run, or row; its arrays are stacked, (runs, ...)."""
         rows = [function(flow) for flow in self]
         return jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *rows)
@@ -229,7 +230,7 @@ class Sweep(Sequence[Any]):
             for row in flow.events.table()
         ]
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> DataFrame:
         """Return `table()` as a `pandas.DataFrame`.
 
         **Raises:** `ImportError` if pandas is missing.

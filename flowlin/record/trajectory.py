@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.arguments import (
     CHECKS_BY_NAME,
@@ -20,6 +20,7 @@ from flowlin._tools.arguments import (
     with_article,
 )
 from flowlin._tools.arrays import (
+    DataFrame,
     Numbers,
     Parameters,
     PathLike,
@@ -31,8 +32,9 @@ from flowlin._tools.files import saveable, writable_path, write_file
 from flowlin._tools.printing import Progress, concrete_array, print_by, progress_option
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import AbstractGraph
-from flowlin.networks.kinds import ReLUNetwork
 from flowlin.networks.modules import ForeignModel
+from flowlin.networks.network_kinds import ReLUNetwork
+from flowlin.networks.pathways import Pathway
 from flowlin.record.event_log import EventLog, warn_unresolved
 from flowlin.record.linearization import (
     Linearization,
@@ -56,7 +58,7 @@ from flowlin.record.run_errors import RunErrors
 from flowlin.record.touches import count_touches
 from flowlin.record.trajectory_summary import trajectory_summary
 from flowlin.record.trajectory_table import trajectory_columns
-from flowlin.training.losses import Loss
+from flowlin.training.loss import Loss
 
 # Counts (open, closed) by layer, quantile and number of steps in a window.
 WindowCounts = dict[tuple[int, float, int], tuple[UnitCounts, UnitCounts]]
@@ -82,15 +84,15 @@ class Trajectory(eqx.Module):
 
     ts: Float[Array, " T"]
     losses: Float[Array, " T"]
-    observed: dict[str, Any] = eqx.field(converter=ObservedRows)
+    observed: dict[str, PyTree] = eqx.field(converter=ObservedRows)
     events: EventLog
     model: AbstractModel
     end: Float[Array, ""]
     result: Any
     saved: Parameters | None
-    counts: dict[str, Any]
+    counts: dict[str, PyTree]
     labels: tuple[tuple[str, Any], ...] = eqx.field(static=True)
-    dense: Any  # what has `evaluate(t)`, the parameters at a time, or None
+    dense: PyTree  # what has `evaluate(t)`, the parameters at a time, or None
     step_counts: dict[tuple[int, float], UnitCounts] | None
     window_counts: WindowCounts | None
     samples: int = eqx.field(static=True)
@@ -120,12 +122,12 @@ class Trajectory(eqx.Module):
         return {**self.counts, **found, **dict(self.labels)}
 
     @property
-    def final(self) -> Any:
+    def final(self) -> PyTree:
         """Return the network at the end (at the event that ended the run, if one did)."""
         return self.model.module
 
     @property
-    def networks(self) -> Any:
+    def networks(self) -> PyTree:
         """Return the networks at `ts`, one network whose arrays have a leading axis T.
 
         **Raises:** `ValueError` if the run recorded observables instead.
@@ -148,13 +150,13 @@ class Trajectory(eqx.Module):
             )
         return _stack_networks(self.model, self.saved, self.ts.shape[0])
 
-    def with_run(self, run: Any) -> "Trajectory":
+    def with_run(self, run: PyTree) -> "Trajectory":
         """Return the trajectory with this run as its own, and with its labels."""
         labels = run.reference.choice.stat_labels
         return replace_fields(self, reference=run.reference.with_changes(run=run), labels=labels)
 
     @staticmethod
-    def _fields_to_store(fields: dict[str, Any]) -> dict[str, Any]:
+    def _fields_to_store(fields: dict[str, PyTree]) -> dict[str, PyTree]:
         """Return what a file holds: no dense output, no task, and nothing that `extend` needs."""
         loss, saved = fields["reference"].loss, fields["saved"]
         saved = None if saved is None else fields["model"].pack_parameters(saved)
@@ -162,7 +164,7 @@ class Trajectory(eqx.Module):
         return {**fields, **left_out, "reference": loss, "saved": saved}
 
     @staticmethod
-    def _fields_from_file(fields: dict[str, Any]) -> dict[str, Any]:
+    def _fields_from_file(fields: dict[str, PyTree]) -> dict[str, PyTree]:
         """Return the fields of a trajectory from those of a file."""
         loss = fields["reference"]
         if not isinstance(loss, Loss):
@@ -190,7 +192,7 @@ class Trajectory(eqx.Module):
         """Leave out what `extend` needs, which may hold functions of the user's."""
         return {**vars(self), "continuation": None}
 
-    def __deepcopy__(self, memo: Any) -> "Trajectory":
+    def __deepcopy__(self, memo: object) -> "Trajectory":
         """Return new containers of the same arrays, which nobody can change, and the same task."""
         return jax.tree.map(lambda a: a, self)
 
@@ -208,7 +210,7 @@ class Trajectory(eqx.Module):
         )
 
     @checked
-    def network(self, t: ArrayLike) -> Any:
+    def network(self, t: ArrayLike) -> PyTree:
         """Return the network at time t in [0, end]; for an array of times, stacked.
 
         **Raises:** `ValueError` without `dense=True`, or for a time outside the run.
@@ -235,7 +237,7 @@ class Trajectory(eqx.Module):
         return _stack_networks(self.model, jax.vmap(evaluate)(t), t.shape[0])
 
     @checked(pathway=None)
-    def product(self, pathway: Any) -> Float[Array, "T ..."]:
+    def product(self, pathway: Pathway) -> Float[Array, "T ..."]:
         """Return the product of the weights along a pathway of a gated graph, at the saved times.
 
         (T, N_sink, N_source), or (T, K) in the run of a race.
@@ -249,7 +251,7 @@ class Trajectory(eqx.Module):
         return self.networks.product(pathway)
 
     @checked(measure=require_measure, task=require_samples)
-    def along(self, measure: Measure | AbstractPreparedMeasure, task: Samples = None) -> Any:
+    def along(self, measure: Measure | AbstractPreparedMeasure, task: Samples = None) -> PyTree:
         """Return a measure, or modes' strengths, at all saved times: see `fl.measures.along`."""
         return measure_networks(measure, self.models, self.reference.task if task is None else task)
 
@@ -340,7 +342,7 @@ class Trajectory(eqx.Module):
             raise ValueError("`save` writes one run; take it out of its batch with `jax.tree.map`.")
         write_file(writable_path("path", path), self)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> DataFrame:
         """Return what was saved as a `pandas.DataFrame`, one row per time of `ts`.
 
         Its columns are `t`, `loss`, and every number of `observed` by how it is indexed: `rate` of
@@ -426,7 +428,7 @@ class Trajectory(eqx.Module):
         return found
 
 
-def _single_trajectory(name: str, value: Any) -> Trajectory:
+def _single_trajectory(name: str, value: object) -> Trajectory:
     """Accept one trajectory, and no stack of them."""
     value = instance_of(Trajectory, "a trajectory, which runs return")(name, value)
     require_single(name, np.ndim(value.ts), 1, "runs")
@@ -436,7 +438,7 @@ def _single_trajectory(name: str, value: Any) -> Trajectory:
 CHECKS_BY_NAME["flow"] = CHECKS_BY_NAME["descent"] = _single_trajectory
 
 
-def _stack_networks(template: AbstractModel, parameters: Parameters, length: int) -> Any:
+def _stack_networks(template: AbstractModel, parameters: Parameters, length: int) -> AbstractModel:
     """Give `template` stacked parameters, its other arrays repeated along the same axis."""
     repeated = jax.tree.map(lambda a: jnp.broadcast_to(a, (length, *a.shape)), template)
     return repeated.with_parameters(parameters)

@@ -1,10 +1,11 @@
 """The lines that a trajectory prints: network, task, times, loss, events, t*, and the end."""
 
 import re
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import jax
 import numpy as np
+from jaxtyping import Array, PyTree
 
 from flowlin._tools.printing import (
     LONGEST_ADVICE,
@@ -15,7 +16,9 @@ from flowlin._tools.printing import (
     format_times,
     shorten_text,
 )
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.network_kinds import ReLUNetwork
+from flowlin.record.event_log import EventLog
 from flowlin.record.event_log_summary import (
     channel_sizes,
     event_names,
@@ -24,10 +27,12 @@ from flowlin.record.event_log_summary import (
 )
 from flowlin.record.linearization import (
     LinearizationTime,
+    UnitCounts,
     lasts_until,
     linearization_of_log,
     linearization_time,
 )
+from flowlin.record.origin import Origin
 from flowlin.record.results import RESULTS, result_is
 from flowlin.record.touches import count_touches
 from flowlin.training.rules import MOVED_BY
@@ -35,7 +40,7 @@ from flowlin.training.rules import MOVED_BY
 MOST_NAMES = 6  # of events or observables in a line
 
 
-def counts_by_name(log: Any) -> str:
+def counts_by_name(log: EventLog) -> str:
     """Format events by name with their counts; sizes where they are not counted."""
     if concrete_array(log.time, 1) is None:
         sizes = channel_sizes(log)
@@ -48,7 +53,7 @@ def counts_by_name(log: Any) -> str:
     return ", ".join([*words[:MOST_NAMES], *["..."] * (len(words) > MOST_NAMES)])
 
 
-def note_unresolved(log: Any) -> str:
+def note_unresolved(log: EventLog) -> str:
     """Describe in how many stretches crossings may be missing; empty where in none."""
     count = concrete_array(log.unresolved.count, 0)
     if not count:
@@ -59,7 +64,29 @@ def note_unresolved(log: Any) -> str:
 MOST_STARS = 6  # values of t*, for layers, quantiles and conventions
 
 
-def trajectory_summary(flow: Any) -> Summary:
+@runtime_checkable
+class RunLike(Protocol):
+    """The fields of a `Trajectory`, which says what each holds, that its print is made of."""
+
+    ts: Array
+    losses: Array
+    observed: PyTree
+    events: EventLog
+    model: AbstractModel
+    end: Array
+    result: PyTree
+    saved: PyTree
+    counts: dict[str, PyTree]
+    labels: tuple[tuple[str, str], ...]
+    dense: PyTree
+    step_counts: dict[tuple[int, float], UnitCounts] | None
+    samples: int
+    tau: Array
+    discrete: bool
+    reference: Origin
+
+
+def trajectory_summary(flow: RunLike) -> Summary:
     """Summarise network and task, times, loss, events, t*, what was chosen and why, the end."""
     labels, known_task = dict(flow.labels), flow.reference.task
     rows = [
@@ -94,7 +121,7 @@ def trajectory_summary(flow: Any) -> Summary:
     return Summary("Trajectory", rows)
 
 
-def _graze_lines(flow: Any) -> list[tuple[str, ...]]:
+def _graze_lines(flow: RunLike) -> list[tuple[str, ...]]:
     """Say how many switches, and whether a pair's side, errors of the size of `rtol` decide."""
     rows, touches = [], count_touches(flow.events)
     if touches:
@@ -107,7 +134,7 @@ def _graze_lines(flow: Any) -> list[tuple[str, ...]]:
     return rows
 
 
-def _describe_saved(flow: Any) -> str:
+def _describe_saved(flow: RunLike) -> str:
     """Format the saved times, and what was saved there."""
     times = concrete_array(flow.ts, 1)
     what = (
@@ -136,14 +163,14 @@ def _first_to_last(values: object) -> str:
     return f"{format_number(found[0])} -> {format_number(found[-1])}"
 
 
-def _describe_end(flow: Any) -> str:
+def _describe_end(flow: RunLike) -> str:
     """Format when and how a run ended."""
     steps = format_number(flow.counts["num_steps"])
     steps += " step" if steps == "1" else " steps"
     return f"t = {format_number(flow.end)} after {steps}: {describe_result(flow)}"
 
 
-def result_in_words(flow: Any) -> str:
+def result_in_words(flow: RunLike) -> str:
     """Return how a run ended in one line, with the advice that is for networks with kinks."""
     said = " ".join(RESULTS[flow.result].split())
     if result_is(flow.result, RESULTS.dt_min_reached) and isinstance(flow.model, ReLUNetwork):
@@ -151,7 +178,7 @@ def result_in_words(flow: Any) -> str:
     return said
 
 
-def describe_result(flow: Any) -> str:
+def describe_result(flow: RunLike) -> str:
     """Describe how a run ended, and at which event."""
     (value,) = jax.tree.leaves(flow.result)
     if concrete_array(value, 0) is None:
@@ -164,13 +191,13 @@ def describe_result(flow: Any) -> str:
     return shorten_text(said, LONGEST_ADVICE)
 
 
-def _t_star_lines(flow: Any) -> list[tuple[str, ...]]:
+def _t_star_lines(flow: RunLike) -> list[tuple[str, ...]]:
     """List t* of every hidden layer and quantile that the run recorded."""
     stars = list(t_star_maxima(flow).items())[:MOST_STARS]
     return [(label, _describe_maximum(found, flow.end)) for label, found in stars]
 
 
-def t_star_maxima(flow: Any) -> dict[str, LinearizationTime]:
+def t_star_maxima(flow: RunLike) -> dict[str, LinearizationTime]:
     """Return t* by quantile, layer and convention; a discrete run has no conventions."""
     found, layers = {}, len(flow.model.hidden)
 
@@ -194,7 +221,7 @@ def t_star_maxima(flow: Any) -> dict[str, LinearizationTime]:
     return found
 
 
-def _describe_maximum(found: LinearizationTime, end: Any) -> str:
+def _describe_maximum(found: LinearizationTime, end: Array) -> str:
     """Format t*, how far it may be off, the fraction, and whether it lasts."""
     lasting = ", still so at the end" if lasts_until(found, end) else ""
     if np.isfinite(found.determined_until):

@@ -3,13 +3,13 @@
 import hashlib
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.arrays import PathLike, replace_fields
 from flowlin._tools.files import (
@@ -212,7 +212,7 @@ def outset_from_file(
     return Outset(found.run, [*own, file], found.state, found.flow)
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: PyTree) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
@@ -280,7 +280,7 @@ def _is_near(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.all(near)) or np.array_equal(a, b, equal_nan=True)
 
 
-def _tree_hash(part: Any) -> str:
+def _tree_hash(part: PyTree) -> str:
     made = hashlib.sha256()
     for leaf in jax.tree.leaves(part):
         if isinstance(leaf, str):

@@ -1,7 +1,5 @@
 """Distances between a continuous and a discrete run over time."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -15,10 +13,10 @@ from flowlin._tools.printing import Summary, concrete_array, format_number, form
 from flowlin.networks.base import AbstractModel
 from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
-from flowlin.training.losses import Loss
+from flowlin.training.loss import Loss
 
 
-def comparison_summary(found: Any) -> Summary:
+def comparison_summary(found: "Comparison") -> Summary:
     """Print each distance at the last time, and the largest."""
     times, rows = concrete_array(found.ts, 1), []
     for name in ("parameters", "function", "loss"):

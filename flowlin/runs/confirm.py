@@ -1,14 +1,15 @@
 """A second run of a flow at another tolerance, and what it says of the errors of the first."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import ArrayLike
 
-from flowlin._tools.arrays import replace_fields
+from flowlin._tools.arrays import Numbers, replace_fields
 from flowlin.engine.integrate import FlowRun
 from flowlin.record.event_match import ROUNDING, global_uncertainties
 from flowlin.record.refusals import confirmation_error
@@ -54,7 +55,7 @@ def second_run(flow: Trajectory) -> SecondRun:
     return SecondRun(again, factor, is_finer)
 
 
-def _times_again(flow: Trajectory, run: FlowRun) -> Any:
+def _times_again(flow: Trajectory, run: FlowRun) -> Numbers | None:
     """Return the times to save in a second run: those asked for, of extended runs all rows."""
     rows = np.asarray(flow.ts)
     if run.ts is None:
@@ -86,7 +87,7 @@ def _errors_of_rows(flow: Trajectory, other: Trajectory, factor: float) -> RunEr
     """Return the errors of what was saved; inf at times that the other run has not saved."""
     place = _places_of_rows(flow, other)
 
-    def difference(own: Any, theirs: Any) -> np.ndarray:
+    def difference(own: ArrayLike, theirs: ArrayLike) -> np.ndarray:
         own, theirs = np.asarray(own), np.asarray(theirs)
         if not len(theirs):
             return np.full(own.shape, np.inf)
@@ -109,7 +110,7 @@ def _errors_of_rows(flow: Trajectory, other: Trajectory, factor: float) -> RunEr
             for parts in zip(*offs, strict=True)
         )
         parameters = jnp.asarray(np.sqrt(off / np.where(size > 0, size, 1.0)))
-    control: Any = other.reference.run.method.controller
+    control = other.reference.run.method.controller
     losses = jnp.asarray(difference(flow.losses, other.losses))
     return RunErrors(parameters, losses, observed, jnp.asarray(control.rtol))
 
@@ -131,7 +132,8 @@ def _places_of_rows(flow: Trajectory, other: Trajectory) -> np.ndarray:
     return place
 
 
-def _is_array_of_rows(values: Any, flow: Trajectory) -> bool:
+def _is_array_of_rows(values: object, flow: Trajectory) -> bool:
     """Tell whether an observable is an array of numbers with a row for each saved time."""
-    array = isinstance(values, jax.Array) and jnp.issubdtype(values.dtype, jnp.floating)
-    return array and values.shape[:1] == flow.ts.shape
+    if not isinstance(values, jax.Array) or not jnp.issubdtype(values.dtype, jnp.floating):
+        return False
+    return values.shape[:1] == flow.ts.shape

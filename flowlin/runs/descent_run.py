@@ -1,12 +1,12 @@
 """A run of descent: its length, the steps that it saves, and the trajectory that it makes."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, PyTree
 
 from flowlin._tools.arrays import (
     first_rows,
@@ -108,12 +108,12 @@ class _RowBlock(NamedTuple):
     `looked` are the times of the counts, `grain` how far each is from the one before, in time.
     """
 
-    ts: Any
-    losses: Any
-    observed: Any
-    count_times: Any
-    count_widths: Any
-    counts: Any
+    ts: PyTree
+    losses: PyTree
+    observed: PyTree
+    count_times: PyTree
+    count_widths: PyTree
+    counts: PyTree
     count_steps: np.ndarray  # of the counts
 
 
@@ -157,7 +157,7 @@ class DescentRun(AbstractRun):
         return self.descent.network
 
     @property
-    def parameters(self) -> Any:
+    def parameters(self) -> PyTree:
         """The parameters that move, at t = 0."""
         return self.descent.problem.parameters
 
@@ -216,7 +216,7 @@ class DescentRun(AbstractRun):
             raise ValueError("a descent has no other solver to go over to, and no slots")
         return self.with_capacity(capacity)
 
-    def arguments_by_name(self) -> dict[str, Any]:
+    def arguments_by_name(self) -> dict[str, object]:
         """Return by name what the user asked for; functions count by their names."""
         descent, plan = self.descent, self.plan
         assert plan is not None
@@ -295,7 +295,7 @@ class DescentRun(AbstractRun):
         state, rows = jit_advance(descent, state, stops, plan.steps)
         found, clock = jit_outcome(descent, state), descent.clock
 
-        def prepend_row(first: Any, rows: Any) -> Any:
+        def prepend_row(first: PyTree, rows: PyTree) -> PyTree:
             return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rows)
 
         saved = prepend_row(first[:3], rows[:3])
@@ -371,7 +371,7 @@ class DescentRun(AbstractRun):
             return np.ones(len(steps), int)
         return self.plan.steps_between(steps)
 
-    def _window_counts(self, part: _RowBlock, counts: Any) -> WindowCounts:
+    def _window_counts(self, part: _RowBlock, counts: PyTree) -> WindowCounts:
         """Return open and closed counts of every window, at the time of the window's start.
 
         A unit that is linear in a window became so in it or in the one before.
@@ -435,16 +435,16 @@ def _state_at_end(state: DescentState, end: Array, loss: Array) -> RunState:
     )
 
 
-def _pick_rows(tree: Any, kept: Bool[np.ndarray, " R"]) -> Any:
+def _pick_rows(tree: PyTree, kept: Bool[np.ndarray, " R"]) -> PyTree:
     """Return of every array the rows where `kept` is True."""
     return jax.tree.map(lambda a: a[kept], first_rows(tree, len(kept)))
 
 
-def _key_numbers(key: Any) -> np.ndarray:
+def _key_numbers(key: Array) -> np.ndarray:
     return np.asarray(jax.random.key_data(key))
 
 
-def _trial_updates(descent: Descent) -> Any:
+def _trial_updates(descent: Descent) -> PyTree:
     """Return the updates of an optimiser in three steps, by which two of them are told apart.
 
     An optimiser is made of functions, which cannot be compared. It goes down half the sum of the
@@ -454,11 +454,11 @@ def _trial_updates(descent: Descent) -> Any:
     if optimiser is None:
         return None
 
-    def half_square(parameters: Any) -> Any:
+    def half_square(parameters: PyTree) -> PyTree:
         return tree_dot(parameters, parameters) / 2
 
     @eqx.filter_jit
-    def three_updates(parameters: Any) -> Any:
+    def three_updates(parameters: PyTree) -> PyTree:
         state, found = optimiser.init(parameters), []
         for _ in range(3):  # the first one does not show how rates decay
             updates, state = optimiser_update(optimiser, parameters, state, parameters, half_square)

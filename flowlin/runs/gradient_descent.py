@@ -23,6 +23,7 @@ from flowlin._tools.arguments import (
 from flowlin._tools.arrays import (
     Numbers,
     PathLike,
+    Scalar,
     as_dtype,
     is_traced,
     replace_fields,
@@ -30,19 +31,17 @@ from flowlin._tools.arrays import (
 )
 from flowlin._tools.memory import require_memory
 from flowlin._tools.printing import Progress, progress_option
-from flowlin.engine.descend import (
-    Descent,
-    DescentObserver,
-    Window,
-)
-from flowlin.engine.kinks.policies import IGNORED
+from flowlin.engine.descend import Descent, DescentObserver, Window
+from flowlin.engine.kinks.kink_policies import IGNORED
 from flowlin.engine.observables import Observables, Observe
 from flowlin.engine.run import UNLIMITED_STEPS, Limits
-from flowlin.events.events import AbstractEvent, UnitSwitches, user_watches
+from flowlin.events.event import AbstractEvent
+from flowlin.events.switches import UnitSwitches
+from flowlin.events.user_events import user_watches
 from flowlin.events.watch import Observer
 from flowlin.networks.base import trainable_flags
-from flowlin.networks.kinds import ReLUNetwork
 from flowlin.networks.modules import as_model
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.origin import Origin
 from flowlin.record.results import RESULTS, result_is
 from flowlin.record.trajectory import Trajectory, trim_and_raise
@@ -58,9 +57,10 @@ from flowlin.runs.run_options import (
     validate_times,
 )
 from flowlin.tasks.task import Task
-from flowlin.training.losses import AnyLoss, SquaredError
+from flowlin.training.function_loss import AnyLoss
 from flowlin.training.problem import Problem
 from flowlin.training.rules import choose_objective
+from flowlin.training.squared_error import SquaredError
 
 
 @checked(network=as_model, t1=static_value(positive), progress=progress_option)
@@ -191,8 +191,8 @@ def _descent_problem(network, task, loss, tau, weight_decay, trainable) -> Probl
 class StepRule(NamedTuple):
     """A step of descent, as in `gradient_descent`; `clock` is the flow time that it takes."""
 
-    learning_rate: Any
-    clock: Any
+    learning_rate: Scalar
+    clock: Scalar
     optimiser: optax.GradientTransformation | None = None
     batch_size: int | None = None
     key: PRNGKeyArray | None = None
@@ -211,7 +211,7 @@ class _RunLength(NamedTuple):
 
     steps: int | None
     t1: float | None
-    ts: Any
+    ts: Numbers | None
     save_every: int | None
 
 
@@ -288,7 +288,7 @@ def _steps_to(t1: Any, clock: float) -> int:
     return max(1, round(steps))
 
 
-def _steps_at(ts: Any, t1: Any, steps: int, clock: float, first: int) -> np.ndarray:
+def _steps_at(ts: Numbers, t1: Scalar | None, steps: int, clock: float, first: int) -> np.ndarray:
     """Return the steps (T,) nearest to the times to save, from the step `first` on."""
     if is_traced(ts):
         raise argument_error("ts", "known when the program is made", ts, "do not trace it")
@@ -372,7 +372,13 @@ def _drive_descent(run: DescentRun, options: _RunOptions) -> Trajectory:
 
 
 def extend_descent(
-    flow: Trajectory, t1: float, ts: Any, max_steps: int, max_events: int, progress: Progress, throw
+    flow: Trajectory,
+    t1: float,
+    ts: Numbers | None,
+    max_steps: int,
+    max_events: int,
+    progress: Progress,
+    throw,
 ) -> Trajectory:
     """Continue a descent to a later time, as `Trajectory.extend` says."""
     del max_steps  # `t1` says how many

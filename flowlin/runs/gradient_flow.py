@@ -23,26 +23,29 @@ from flowlin._tools.arrays import (
 from flowlin._tools.numerics import SMALL_TREE, catch_forward_mode, reverse_only
 from flowlin._tools.printing import Progress
 from flowlin.engine.integrate import Budget, FlowRun
-from flowlin.engine.kinks.policies import AbstractKinks, AveragedKinks, walk_cost
+from flowlin.engine.kinks.kink_policies import AbstractKinks, AveragedKinks, walk_cost
 from flowlin.engine.kinks.walk import ExactWalk
 from flowlin.engine.method import Choice, Method, choose_method, validate_tolerances
 from flowlin.engine.mode_frame import problem_in_modes
 from flowlin.engine.observables import Observables, Observe
 from flowlin.engine.run import AbstractRun, Limits
 from flowlin.engine.solvers.wrapped import evaluations, is_explicit
-from flowlin.events.events import AbstractEvent, GateSwitches, UnitSwitches, user_watches
+from flowlin.events.event import AbstractEvent
+from flowlin.events.switches import GateSwitches, UnitSwitches
+from flowlin.events.user_events import user_watches
 from flowlin.events.watch import Watch
 from flowlin.networks.base import AbstractModel, trainable_flags
-from flowlin.networks.kinds import ReLUNetwork
 from flowlin.networks.modules import as_model
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.origin import Origin
 from flowlin.record.results import RESULTS, attach_trajectory, result_is
 from flowlin.record.trajectory import Trajectory, trim_and_raise
 from flowlin.runs.checkpoint import outset_from_file
 from flowlin.runs.confirm import second_run, with_global_errors
 from flowlin.runs.hidden_modes import warn_hidden
-from flowlin.runs.modified_edge import warn_past_edge
+from flowlin.runs.precision_warning import warn_precision
 from flowlin.runs.progress import SILENT_METER, clock_pauses, progress_meter
+from flowlin.runs.rate_warning import warn_past_edge
 from flowlin.runs.run import AbstractPause, Outset, drive_run
 from flowlin.runs.run_options import (
     check_options,
@@ -55,15 +58,16 @@ from flowlin.runs.run_options import (
     require_saved_memory,
     time_constants_argument,
     validate_times,
-    warn_precision,
 )
 from flowlin.runs.settled import SettledCheck, pause_at_rest
 from flowlin.runs.stiffness import TOO_SHORT, StiffnessCheck
 from flowlin.tasks.task import Task
-from flowlin.training.losses import AnyLoss, Loss, SquaredError
+from flowlin.training.function_loss import AnyLoss
+from flowlin.training.loss import Loss
 from flowlin.training.problem import Problem
 from flowlin.training.rules import AbstractRule, Gradient
 from flowlin.training.schedule import Schedule, TimeConstant
+from flowlin.training.squared_error import SquaredError
 
 # Steps that dense output of few parameters has room for at least: where it takes next to no
 # memory, all short runs share one program.
@@ -260,7 +264,7 @@ def _pose_problem(
 
 
 def _step_watches(
-    problem: Problem, method: Method, events: Sequence[AbstractEvent], t1: Any
+    problem: Problem, method: Method, events: Sequence[AbstractEvent], t1: ArrayLike | None
 ) -> tuple[Watch, ...]:
     """Return what is watched in every step: gates, where they are logged, and the user's events.
 
@@ -289,7 +293,13 @@ def _require_valid_start(
 
 
 def extend_flow(
-    flow: Trajectory, t1: float, ts: Any, max_steps: int, max_events: int, progress: Progress, throw
+    flow: Trajectory,
+    t1: float,
+    ts: Numbers | None,
+    max_steps: int,
+    max_events: int,
+    progress: Progress,
+    throw,
 ) -> Trajectory:
     """Continue a flow to a later time, as `Trajectory.extend` says."""
     run, at, ts = require_extendable(flow, t1, ts)

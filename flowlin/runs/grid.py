@@ -8,6 +8,7 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
+from jaxtyping import PyTree
 
 from flowlin._tools.arguments import argument_error
 from flowlin._tools.printing import Summary, format_count, print_by
@@ -24,7 +25,7 @@ RESERVED_COLUMNS = {
 }  # columns that the tables of a sweep have themselves
 
 
-def _grid_summary(found: Any) -> Summary:
+def _grid_summary(found: "Grid") -> Summary:
     """Print the number of points, and the values of each axis."""
     rows = [
         (name, ", ".join(map(str, _shorten_values(values)))) for name, values in found.axes.items()
@@ -62,7 +63,7 @@ class Grid(Sequence[dict[str, Cell]]):
     def __len__(self) -> int:
         return math.prod(self.shape)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         if isinstance(index, slice):
             return [self[k] for k in range(len(self))[index]]
         if not isinstance(index, (int, np.integer)):
@@ -78,7 +79,7 @@ class Grid(Sequence[dict[str, Cell]]):
             yield dict(zip(self.axes, values, strict=True))
 
 
-def grid(**axes: Any) -> Grid:
+def grid(**axes: PyTree) -> Grid:
     """Make a grid of all combinations of some values, for `fl.sweep(grid=...)`.
 
     **Arguments:** by name, a list of numbers, truth values or words; a single one is a list of one.
@@ -93,7 +94,7 @@ def grid(**axes: Any) -> Grid:
     return Grid({name: _axis_values(name, values) for name, values in axes.items()})
 
 
-def _axis_values(name: str, given: Any) -> tuple[Cell, ...]:
+def _axis_values(name: str, given: PyTree) -> tuple[Cell, ...]:
     """Return the values of an axis as Python's own; a single one is a list of one."""
     wanted = "a list of numbers, truth values or words"
     if isinstance(given, (bool, int, float, str, np.generic)) or np.ndim(given) == 0:
@@ -106,7 +107,7 @@ def _axis_values(name: str, given: Any) -> tuple[Cell, ...]:
     return values
 
 
-def table_cell(name: str, value: Any) -> Cell:
+def table_cell(name: str, value: PyTree) -> Cell:
     """Return a number, a truth value or a word as Python's own; `ValueError` for anything else."""
     if getattr(value, "ndim", None) == 0:
         value = value.item()
@@ -115,13 +116,13 @@ def table_cell(name: str, value: Any) -> Cell:
     return value
 
 
-def is_value_function(value: Any) -> bool:
+def is_value_function(value: object) -> bool:
     """Tell whether a value is a function of a grid's values, and neither a network nor a task."""
     known = isinstance(value, (eqx.Module, Task)) or inspect.isclass(value)
     return callable(value) and not known
 
 
-def evaluate_on_grid(points: Sequence[dict[str, Cell]], **arguments: Any) -> tuple[Any, ...]:
+def evaluate_on_grid(points: Sequence[dict[str, Cell]], **arguments: PyTree) -> tuple[PyTree, ...]:
     """Return all arguments, of functions of the points' values the list of what they return.
 
     **Raises:** `ValueError` for functions without points, those that ask for what is no axis, and
@@ -145,7 +146,7 @@ def evaluate_on_grid(points: Sequence[dict[str, Cell]], **arguments: Any) -> tup
     )
 
 
-def _axis_arguments(name: str, function: Callable[..., Any], axes: list[str]) -> list[str]:
+def _axis_arguments(name: str, function: Callable[..., PyTree], axes: list[str]) -> list[str]:
     """Return the axes that a function has arguments for."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind == p.VAR_KEYWORD for p in parameters):
@@ -160,10 +161,10 @@ def _axis_arguments(name: str, function: Callable[..., Any], axes: list[str]) ->
 
 
 def _value_per_point(
-    function: Callable[..., Any], takes: list[str], points: Sequence[dict]
-) -> list[Any]:
+    function: Callable[..., PyTree], takes: list[str], points: Sequence[dict]
+) -> list[PyTree]:
     """Call a function at every point, once for the same values, and return the list of results."""
-    made: dict[tuple, Any] = {}
+    made: dict[tuple, PyTree] = {}
     for point in points:
         values = tuple(point[name] for name in takes)
         if values not in made:

@@ -9,19 +9,18 @@ How large it was when the first mode was learnt, at $t_1$, follows from its size
 its own hit: ln A is linear in time with two layers, and $A^{2-L}$ with more.
 """
 
-from typing import Any
-
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import Real, is_traced
 from flowlin._tools.warn import warn_user
 from flowlin.engine.integrate import FlowRun
 from flowlin.events.watch import ModeStrengthDifference
 from flowlin.networks.layered import AbstractLayered
 from flowlin.record.results import SUCCESSES, result_is
 from flowlin.record.trajectory import Trajectory
-from flowlin.runs.run_options import PrecisionWarning
+from flowlin.runs.precision_warning import PrecisionWarning
 
 LOST_ROUNDINGS = 1e3  # a velocity below so many roundings is lost in them
 NEVER = 1e300  # the time of a hit that did not happen
@@ -52,7 +51,7 @@ def warn_hidden(run: FlowRun, flow: Trajectory) -> None:
 
 
 def _warn_of_modes(
-    name: str, times: np.ndarray, levels: np.ndarray, start: float, layers: int, dtype: Any
+    name: str, times: np.ndarray, levels: np.ndarray, start: float, layers: int, dtype: DTypeLike
 ) -> None:
     """Warn of the modes of one event by its times (..., K) at `levels`; nan for those left out."""
     late = np.isfinite(times) & (times > 0)
@@ -78,7 +77,7 @@ def _warn_of_modes(
     )
 
 
-def mode_size_between(start: float, end: Any, share: Any, layers: int) -> Any:
+def mode_size_between(start: float, end: Real, share: Real, layers: int) -> Real:
     """Return the size of a mode at a share of the time from its `start` to its `end` at the hit."""
     if layers == 2:
         return start ** (1 - share) * end**share

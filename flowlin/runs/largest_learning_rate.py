@@ -17,18 +17,16 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from flowlin._tools.arguments import argument_error, checked, positive, static_value
 from flowlin._tools.arrays import Numbers, Parameters, replace_fields
 from flowlin._tools.numerics import as_tree
-from flowlin._tools.printing import (
-    print_by,
-    tqdm_bar,
-)
+from flowlin._tools.printing import print_by, tqdm_bar
 from flowlin.engine.descend import Descent, DescentObserver, DescentState, RowSchedule, write_row
-from flowlin.engine.kinks.policies import AbstractKinks
+from flowlin.engine.kinks.kink_policies import AbstractKinks
 from flowlin.engine.recorder import event_log
 from flowlin.engine.solvers.rkc import direction, spectral_radius
-from flowlin.events.events import AbstractEvent, UnitSwitches
+from flowlin.events.event import AbstractEvent
+from flowlin.events.switches import UnitSwitches
 from flowlin.networks.base import AbstractModel
-from flowlin.networks.kinds import AbstractNetwork
 from flowlin.networks.modules import as_model
+from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.event_log import EventLog
 from flowlin.record.trajectory import Trajectory
 from flowlin.runs.compare import run_distances
@@ -37,8 +35,10 @@ from flowlin.runs.gradient_flow import gradient_flow
 from flowlin.runs.rate_summary import accuracy_summary, rate_certificate_summary
 from flowlin.runs.run_options import decay_of
 from flowlin.tasks.task import Task
-from flowlin.training.losses import AnyLoss, Loss, SquaredError
+from flowlin.training.function_loss import AnyLoss
+from flowlin.training.loss import Loss
 from flowlin.training.problem import Problem
+from flowlin.training.squared_error import SquaredError
 
 # ---- The distance of descent at one rate from the flow.
 
@@ -166,7 +166,7 @@ def _largest_sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
     dense = flow.dense
     assert dense is not None
 
-    def next_radius(carry: Any, t: Array) -> tuple[Any, Array]:
+    def next_radius(carry: PyTree, t: Array) -> tuple[PyTree, Array]:
         product = run.objective.hessian_product(run.network, as_tree(dense.evaluate(t)))
         nothing = jax.tree.map(jnp.zeros_like, carry[0])
         vector, old = carry

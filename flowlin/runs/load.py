@@ -3,12 +3,13 @@
 import itertools
 import math
 import os
-from typing import Any, cast
+from typing import cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from flowlin._tools.arguments import ARGUMENT_HINTS, checked, with_article
 from flowlin._tools.arrays import PathLike
@@ -21,7 +22,7 @@ from flowlin.networks.modules import ForeignModel, as_model
 from flowlin.record.event_log import EventLog
 from flowlin.record.results import RESULTS
 from flowlin.record.trajectory import Trajectory
-from flowlin.training.losses import Loss
+from flowlin.training.loss import Loss
 
 ARGUMENT_HINTS["load.task"] = (
     "path",
@@ -99,7 +100,7 @@ def check_trajectory(flow: Trajectory) -> None:
         _require_fits("window_counts", {hidden.get(layer)} == {counts.units for counts in pair})
 
 
-def _is_saved(saved: Any, parameters: Any, length: int) -> bool:
+def _is_saved(saved: PyTree, parameters: PyTree, length: int) -> bool:
     """Tell whether saved rows fit the parameters; those that did not move have no rows."""
     structure = jax.tree.structure(parameters)
     try:
@@ -163,6 +164,6 @@ def _check_events(log: EventLog, hidden: tuple[int, ...], samples: int) -> None:
             _require_fits("events.channels", channel.shape == (layer, samples))
 
 
-def _require_fits(field: str, fine: Any) -> None:
+def _require_fits(field: str, fine: object) -> None:
     if not fine:
         raise ValueError(f"`trajectory.{field}` does not fit the rest of the run")

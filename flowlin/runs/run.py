@@ -2,10 +2,11 @@
 
 import abc
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from flowlin._tools.arrays import join_rows, replace_fields
 from flowlin._tools.numerics import jit_by_array
@@ -191,7 +192,7 @@ def _join_segments(before: Trajectory, flow: Trajectory) -> Trajectory:
     Observables that only the segment has are NaN before it.
     """
 
-    def join_observed(name: str) -> Any:
+    def join_observed(name: str) -> PyTree:
         new = flow.observed[name]
         if name in before.observed:
             return join_rows(before.observed[name], new)
@@ -211,7 +212,7 @@ def _join_segments(before: Trajectory, flow: Trajectory) -> Trajectory:
 def _with_log_capacity(start: RunState, capacity: int) -> RunState:
     """Return a state with room for `capacity` events in its logs."""
 
-    def is_log(node: Any) -> bool:
+    def is_log(node: object) -> bool:
         return isinstance(node, EventBuffer)
 
     solver = jax.tree.map(

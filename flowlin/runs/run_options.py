@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, PyTree
 
 from flowlin._tools.arguments import (
     CHECKS_BY_NAME,
@@ -23,14 +23,14 @@ from flowlin._tools.arguments import (
     positive_at_run_time,
     real_array,
 )
-from flowlin._tools.arrays import ENABLE_X64, Numbers, float_dtype, is_traced
+from flowlin._tools.arrays import ENABLE_X64, Numbers, Real, float_dtype, is_traced
 from flowlin._tools.memory import require_memory
 from flowlin._tools.printing import LogProgress
-from flowlin._tools.warn import warn_user
-from flowlin.engine.kinks.policies import AbstractKinks
+from flowlin.engine.kinks.kink_policies import AbstractKinks
+from flowlin.events.watch import Watch
 from flowlin.measures.modes import Modes
 from flowlin.networks.base import AbstractModel
-from flowlin.networks.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.networks.network_kinds import AbstractNetwork, ReLUNetwork
 from flowlin.record.origin import RunState
 from flowlin.record.refusals import extension_error
 from flowlin.record.results import RESULTS, result_is
@@ -42,7 +42,7 @@ from flowlin.training.schedule import schedule_argument
 
 def check_options(
     network: AbstractModel,
-    rtol: Any,
+    rtol: Real | None,
     modified_rate: ArrayLike | None,
     kinks: AbstractKinks | None,
 ) -> None:
@@ -53,7 +53,7 @@ def check_options(
         _require_smooth_gradient(network, kinks)
 
 
-def _check_rtol(rtol: Any, dtype: DTypeLike) -> None:
+def _check_rtol(rtol: Real, dtype: DTypeLike) -> None:
     finest = 10 * float(jnp.finfo(dtype).eps)
     if not is_traced(rtol) and float(rtol) < finest:
         remedy = (
@@ -66,7 +66,7 @@ def _check_rtol(rtol: Any, dtype: DTypeLike) -> None:
         )
 
 
-def require_ending(t1: Any, watches: Sequence[Any]) -> None:
+def require_ending(t1: ArrayLike | None, watches: Sequence[Watch]) -> None:
     """Raise `ValueError` for a run to t = inf that no event ends."""
     if not is_traced(t1) and t1 == math.inf and not any(watch.terminate for watch in watches):
         raise ValueError(
@@ -75,7 +75,7 @@ def require_ending(t1: Any, watches: Sequence[Any]) -> None:
         )
 
 
-def validate_times(t1: Any, ts: Any) -> Any:
+def validate_times(t1: Any, ts: Any) -> PyTree:
     """Return the times to save, ascending in [0, t1]; those past t1 by rounding become t1."""
     if ts is None or is_traced(ts):
         return ts
@@ -98,13 +98,15 @@ def validate_times(t1: Any, ts: Any) -> Any:
     return times
 
 
-def initial_capacity(watches: Sequence[Any], max_events: int) -> int:
+def initial_capacity(watches: Sequence[Watch], max_events: int) -> int:
     """Return the room of the first event logs, which grow where that is not enough."""
     components = sum(watch.channel.size for watch in watches)
     return min(max_events, 2 ** math.ceil(math.log2(max(1024, 2 * components))))
 
 
-def require_extendable(flow: Trajectory, t1: float, ts: Any) -> tuple[Any, RunState, Any]:
+def require_extendable(
+    flow: Trajectory, t1: float, ts: Numbers | None
+) -> tuple[PyTree, RunState, PyTree]:
     """Return the run behind a trajectory, its state, and the times to save.
 
     **Raises:** `ValueError` where the trajectory cannot be extended to `t1`, or saved at `ts`.
@@ -137,7 +139,7 @@ def check_time_constants(problem: Problem, modified_rate: ArrayLike | None) -> N
         problem.network.time_constants(problem.tau)
 
 
-def time_constants_argument(name: str, value: Any) -> Any:
+def time_constants_argument(name: str, value: Any) -> PyTree:
     """Check time constants, one or one per layer: positive; traced ones when the program runs.
 
     Or a function of time, whose values are not known before.
@@ -191,14 +193,14 @@ def decay_of(network: AbstractModel, weight_decay: Numbers | None) -> Decay | No
 
 
 def require_saved_memory(
-    network: AbstractModel, rows: int, name: str, value: Any, remedy: str
+    network: AbstractModel, rows: int, name: str, value: object, remedy: str
 ) -> None:
     """Raise `ValueError` where so many copies of the parameters do not fit into memory."""
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(network.parameters))
     require_memory(name, value, rows * size, remedy)
 
 
-def _solver_argument(name: str, value: Any) -> diffrax.AbstractSolver:
+def _solver_argument(name: str, value: object) -> diffrax.AbstractSolver:
     """Check that an argument is a solver of an ODE in one term that estimates its error."""
     said = "pass one such as diffrax.Tsit5() or diffrax.Kvaerno5()"
     value = instance_of(diffrax.AbstractSolver, "a diffrax solver", said)(name, value)
@@ -213,17 +215,16 @@ def _solver_argument(name: str, value: Any) -> diffrax.AbstractSolver:
     return value
 
 
-def _adjoint_argument(name: str, value: Any) -> diffrax.AbstractAdjoint:
+def _adjoint_argument(name: str, value: object) -> diffrax.AbstractAdjoint:
     """Check that an argument is an adjoint that goes through all that a run records."""
     kinds = (diffrax.RecursiveCheckpointAdjoint, diffrax.DirectAdjoint, diffrax.ForwardMode)
     wanted = "diffrax.RecursiveCheckpointAdjoint(), ForwardMode() or DirectAdjoint()"
     return instance_of(kinds, wanted)(name, value)
 
 
-def _observe_argument(name: str, value: Any) -> dict[str, Any]:
+def _observe_argument(name: str, value: object) -> dict[str, PyTree]:
     """Check that an argument holds functions of (network, task), or modes, by name."""
-    named = isinstance(value, dict) and all(isinstance(key, str) for key in value)
-    if not named:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         wanted = "a dictionary of functions of (network, task), named by strings"
         raise argument_error(name, wanted, value, "write it as {'norm': function}")
     check = function_of("network", "task")
@@ -233,7 +234,7 @@ def _observe_argument(name: str, value: Any) -> dict[str, Any]:
     }
 
 
-def progress_argument(name: str, value: Any) -> Any:
+def progress_argument(name: str, value: object) -> object:
     """Check that an argument asks for a bar, for lines of a log, or for neither."""
     if not isinstance(value, (bool, LogProgress, diffrax.AbstractProgressMeter)):
         wanted = "True, False, fl.LogProgress() or a diffrax progress meter"
@@ -241,7 +242,7 @@ def progress_argument(name: str, value: Any) -> Any:
     return value
 
 
-def _weight_decay_argument(name: str, value: Any) -> Any:
+def _weight_decay_argument(name: str, value: Any) -> PyTree:
     """Check that numbers are finite and zero or positive, of any shape.
 
     Traced ones are checked when the program runs.
@@ -269,44 +270,3 @@ CHECKS_BY_NAME.update(
     adjoint=_adjoint_argument, observe=_observe_argument, solver=_solver_argument, ts=real_array
 )
 CHECKS_BY_NAME.update(stepsize_controller=_controller_argument, weight_decay=_weight_decay_argument)
-
-
-# ---- The digits that a run in float32 can have.
-
-_has_warned = False
-
-
-class PrecisionWarning(UserWarning):
-    """A run has fewer digits than it could: it is in float32, or rounding hides modes."""
-
-
-def warn_precision(network: DTypeLike, task: DTypeLike, given_rtol: bool) -> None:
-    """Warn, once per process, of a run in float32 that may not be meant.
-
-    It warns where JAX is set to float32. Where it is set to float64, it warns of a network in
-    float32 on a task in float64, which may have been made before; not if a tolerance was `asked`
-    for.
-    """
-    global _has_warned
-    if _has_warned or network == jnp.float64:
-        return
-    wide = jax.config.read("jax_enable_x64")
-    if wide and (task == network or given_rtol):
-        return
-    _has_warned = True
-    warn_user(
-        LATE_ADVICE if wide else f"JAX is set to float32: {FLOAT32_DIGITS} {EARLY_ADVICE}",
-        PrecisionWarning,
-    )
-
-
-FLOAT32_DIGITS = (
-    "expect three or four digits of weights, losses and event times, and less of what happens "
-    "after the loss is down to rounding."
-)
-EARLY_ADVICE = f"For eight and more set it to float64 before any array is made: {ENABLE_X64}"
-LATE_ADVICE = (
-    f"`network` is of float32 and `task` of float64, so the run is in float32: {FLOAT32_DIGITS} A "
-    "network that was made before JAX was set to float64 is made again, or cast, as in "
-    "`network.astype('float64')`; where float32 is meant, cast the task or give `rtol`."
-)

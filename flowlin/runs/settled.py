@@ -1,11 +1,9 @@
 """A walk that has settled: what is left of it is followed at sides that no longer change."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from flowlin._tools.arrays import replace_fields
 from flowlin._tools.numerics import jit_by_array
@@ -104,7 +102,7 @@ def _state_at_held_sides(held: FlowRun, at: RunState) -> RunState:
     return replace_fields(at, solver=with_inner_state(at.solver, walk), counts=counts)
 
 
-def _walk_state(state: Any, before: Any) -> Any:
+def _walk_state(state: PyTree, before: PyTree) -> PyTree:
     """Return a solver's state at held sides as that of a walk, by its state `before`."""
     anew = jnp.ones((), bool)  # the inner solver's known velocity is of another state
     walk = replace_fields(inner_state(state), inner=inner_state(before).inner, jump=anew)

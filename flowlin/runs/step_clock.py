@@ -24,7 +24,7 @@ class LossConvention(enum.Enum):
     BATCH_HALF_SUM = "1/2 sum over the B samples of a mini-batch"
 
 
-def _convention_argument(name: str, value: Any) -> LossConvention:
+def _convention_argument(name: str, value: object) -> LossConvention:
     """Check that an argument is one of the conventions, not its name."""
     if not isinstance(value, LossConvention):
         named = isinstance(value, str) and value in LossConvention.__members__
@@ -105,6 +105,6 @@ class StepClock(eqx.Module):
         return _as_float(time) * self.steps_per_time
 
 
-def _as_float(value: Any) -> Any:
+def _as_float(value: ArrayLike) -> Any:
     """Return a value, integers of JAX as floats."""
     return as_float_array(value) if isinstance(value, jax.Array) else value

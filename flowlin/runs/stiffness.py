@@ -1,11 +1,10 @@
 """The choice between a standard solver and one for stiff flows, by measurement during a run."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from flowlin._tools.arrays import replace_fields
 from flowlin._tools.numerics import jit_by_array
@@ -15,7 +14,7 @@ from flowlin.engine.run import AbstractRun, Limits, is_paused
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC, direction, spectral_radius
 from flowlin.engine.step_control import evaluations_per_step
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.origin import RunState
 from flowlin.record.results import SUCCESSES, result_is
 from flowlin.record.trajectory import Trajectory
@@ -139,7 +138,7 @@ def _restart_with(run: FlowRun, at: RunState, spent: Array) -> RunState:
 def _add_evaluations(flow: Trajectory, spent: ArrayLike) -> Trajectory:
     """The same run after so many evaluations more."""
 
-    def with_more(counts: dict[str, Any]) -> dict[str, Any]:
+    def with_more(counts: dict[str, PyTree]) -> dict[str, PyTree]:
         before = counts["evaluations"]
         return counts | {"evaluations": before + jnp.asarray(spent, jnp.asarray(before).dtype)}
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from flowlin._tools.arguments import (
     CHECKS_BY_NAME,
@@ -37,7 +38,7 @@ from flowlin.runs.sweep_rows import Records, gather_rows, run_prints, runs_of_pr
 from flowlin.tasks.task import Task
 
 
-def _networks_argument(name: str, value: Any) -> Any:
+def _networks_argument(name: str, value: object) -> object:
     """Check that an argument is a list of networks, or a function that makes them.
 
     A network alone is refused, since it may be a stack.
@@ -51,7 +52,7 @@ def _networks_argument(name: str, value: Any) -> Any:
     )
 
 
-def _tasks_argument(name: str, value: Any) -> Any:
+def _tasks_argument(name: str, value: object) -> object:
     """Check that an argument is a task, a list of tasks, or a function that makes them."""
     if isinstance(value, Task) or is_value_function(value):
         return value
@@ -73,7 +74,7 @@ def sweep(
     t1: float | None,
     *,
     grid: Grid | None = None,
-    record: Callable[[Trajectory], dict[str, Any]] | None = None,
+    record: Callable[[Trajectory], Mapping[str, PyTree]] | None = None,
     checkpoint: PathLike | None = None,
     mesh: Mesh | None = None,
     batch: int | None = None,
@@ -137,7 +138,7 @@ def sweep(
     shared = records is not None and mesh is None
     own = runs_of_process(len(members)) if shared else range(len(members))
     known = {} if records is None else records.rows_on_file(prints)
-    kept: dict[int, Any] = {k: row for k, row in known.items() if k in own}
+    kept: dict[int, PyTree] = {k: row for k, row in known.items() if k in own}
 
     def run_places(places):
         flows = _run_batch([members[k] for k in places], t1, mesh, options)
@@ -165,7 +166,7 @@ def confirm_sweep(
     runs: Sweep, finer: bool, max_steps: int, max_events: int, workers: int | None, progress: bool
 ) -> Sweep:
     """Confirm the runs of a sweep in threads, as `Sweep.confirm` says."""
-    kept: dict[int, Any] = {}
+    kept: dict[int, PyTree] = {}
     failed: dict[int, str] = {}
 
     def confirm_run(places: list[int]) -> None:
@@ -189,7 +190,9 @@ def confirm_sweep(
     return Sweep([kept[k] for k in range(len(runs))], runs.points, confirmed=confirm_sweep)
 
 
-def _check_sweep(options: dict[str, Any], record: Any, checkpoint: Any, mesh: Mesh | None) -> None:
+def _check_sweep(
+    options: dict[str, Any], record: object, checkpoint: object, mesh: Mesh | None
+) -> None:
     """Raise for options that a sweep does not take, or not in this combination."""
     require_known_options(options, gradient_flow, caller=sweep)
     if "throw" in options:
@@ -215,7 +218,7 @@ def _usable_cores() -> int:
 
 def _group_alike(places: list[int], members: list, batch: int) -> list[list[list[int]]]:
     """Group places by the kind and shape of their members, in chunks of at most `batch`."""
-    groups: dict[Any, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for k in places:
         network, task = members[k]
         leaves, kind = jax.tree.flatten((network, _without_name(task)))
@@ -226,7 +229,7 @@ def _group_alike(places: list[int], members: list, batch: int) -> list[list[list
 def _run_groups(
     run: Callable[[list[int]], None],
     groups: list[list[list[int]]],
-    kept: dict[int, Any],
+    kept: dict[int, PyTree],
     workers: int,
     total: int | None,
 ) -> None:
@@ -270,7 +273,7 @@ def _run_groups(
 
 
 @contextlib.contextmanager
-def _attach_on_error(name: str, kept: dict[int, Any]) -> Iterator[None]:
+def _attach_on_error(name: str, kept: dict[int, PyTree]) -> Iterator[None]:
     """Attach what is in `kept` to an interrupt or an error, as an attribute of this name."""
     try:
         yield

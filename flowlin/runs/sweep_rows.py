@@ -5,13 +5,13 @@ import json
 import pathlib
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, PyTree
 
 from flowlin._tools.arguments import argument_error
 from flowlin._tools.arrays import PathLike
@@ -26,7 +26,7 @@ from flowlin.record.trajectory import Trajectory
 from flowlin.record.trajectory_summary import result_in_words
 from flowlin.runs.grid import RESERVED_COLUMNS
 from flowlin.tasks.task import Task
-from flowlin.training.losses import FunctionLoss
+from flowlin.training.function_loss import FunctionLoss
 
 LAST_COLUMNS = ["failed", "key", "functions"]  # the last columns of a file
 
@@ -52,7 +52,10 @@ class Records:
     """
 
     def __init__(
-        self, record: Callable[[Trajectory], Any], points: tuple[TableRow, ...], path: Any
+        self,
+        record: Callable[[Trajectory], object],
+        points: tuple[TableRow, ...],
+        path: PathLike | None,
     ):
         self.record, self.points = record, points
         self.file, self.others = None, []
@@ -144,9 +147,10 @@ def gather_rows(rows: dict[int, TableRow]) -> dict[int, TableRow]:
     return {place: row for one in every for place, row in json.loads(one.tobytes())}
 
 
-def _python_number(name: str, value: Any) -> float | int | bool:
+def _python_number(name: str, value: object) -> float | int | bool:
     """Return a number or truth value as Python's own; `ValueError` for anything else."""
-    found = value.item() if getattr(value, "ndim", None) == 0 else value
+    item = getattr(value, "item", None)
+    found = item() if callable(item) and getattr(value, "ndim", None) == 0 else value
     if not isinstance(found, (bool, int, float)):
         raise argument_error(f"record[{name!r}]", "a number", value)
     return found
@@ -155,8 +159,8 @@ def _python_number(name: str, value: Any) -> float | int | bool:
 def run_prints(
     members: list[tuple[AbstractModel, Task]],
     t1: ArrayLike | None,
-    options: dict[str, Any],
-    record: Callable[[Trajectory], Any],
+    options: dict[str, object],
+    record: Callable[[Trajectory], object],
 ) -> list[RunPrint]:
     """Return what each run is known by in a file."""
     common = _hash_of_parts(__version__, eqx.tree_pformat(options), t1, options)
@@ -174,7 +178,7 @@ def run_prints(
     return [run_print(model, task) for model, task in members]
 
 
-def _function_prints(name: str, value: Any) -> dict[str, str]:
+def _function_prints(name: str, value: object) -> dict[str, str]:
     """Return fingerprints of what the functions in an argument do, by where they stand in it."""
     found = {}
     for path, leaf in jax.tree.leaves_with_path(value, is_leaf=callable):
@@ -219,7 +223,7 @@ def _require_same_functions(table: GrowingTable, before: str, now: str) -> None:
         )
 
 
-def _hash_of_parts(*parts: Any) -> str:
+def _hash_of_parts(*parts: PyTree) -> str:
     """Return a hash of text, numbers and arrays, in hexadecimal digits."""
     made = hashlib.sha256()
     for leaf in jax.tree.leaves(parts):

@@ -1,6 +1,6 @@
 """A task: the inputs and targets that a network is trained on."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import (
     CHECKS_BY_NAME,
@@ -38,7 +38,7 @@ MISSING_TARGETS_REMEDY = (
 )
 
 
-def task_summary(task: Any) -> Summary:
+def task_summary(task: "Task") -> Summary:
     """Summarise a task: name, numbers of samples, inputs and outputs, precision, devices."""
     *stack, samples, inputs = task.x.shape
     rows = [
@@ -56,7 +56,7 @@ def task_summary(task: Any) -> Summary:
     return Summary("Task", rows, inline=True)
 
 
-def _weights_text(task: Any) -> str:
+def _weights_text(task: "Task") -> str:
     """Say whether samples are weighted, or entries."""
     return "weighted by entry" if has_entry_weights(task) else "weighted"
 
@@ -93,7 +93,9 @@ class Task(eqx.Module):
     name: str = eqx.field(static=True)
     weights: Float[Array, " P"] | Float[Array, "P N_out"] | None
 
-    def __init__(self, x: Numbers, y: Numbers, name: str = "task", *, weights: Any = None):
+    def __init__(
+        self, x: Numbers, y: Numbers, name: str = "task", *, weights: Numbers | None = None
+    ):
         x, y = float_array("x", x), float_array("y", y)
         for label, array in (("x", x), ("y", y)):
             if array.ndim != 2:
@@ -189,7 +191,7 @@ class Task(eqx.Module):
         return jax.tree.map(lambda array: array.astype(dtype), self)
 
     @checked(indices=None)
-    def take(self, indices: Any) -> "Task":
+    def take(self, indices: ArrayLike | Sequence[int] | slice) -> "Task":
         """Return the task on some of its samples (a mini-batch, a subset).
 
         **Arguments:** `indices`, whole numbers (B,) in [-P, P), or truth values (P,). Under `jit`
@@ -231,7 +233,7 @@ def weights_by_sample(task: Task, user: str) -> Array | None:
     )
 
 
-def _sample_or_entry_weights(value: Any, shape: tuple[int, ...]) -> Array:
+def _sample_or_entry_weights(value: object, shape: tuple[int, ...]) -> Array:
     """Check for weights (P,) of samples, or (P, N_out), none negative and not all zero."""
     found = float_array("weights", value)
     if found.shape not in (shape[:1], shape):
@@ -247,7 +249,9 @@ def _sample_or_entry_weights(value: Any, shape: tuple[int, ...]) -> Array:
     return found
 
 
-def _sample_indices(indices: Any, samples: int) -> Any:
+def _sample_indices(
+    indices: ArrayLike | Sequence[int] | slice, samples: int
+) -> ArrayLike | Sequence[int] | slice:
     """Return indices (B,) of samples, checked where they are known."""
     if is_traced(indices):
         return indices
@@ -272,7 +276,7 @@ def _sample_indices(indices: Any, samples: int) -> Any:
 CHECKS_BY_NAME["mesh"] = instance_of(Mesh, "a jax.sharding.Mesh", "make one by jax.make_mesh")
 
 
-def _single_task(name: str, value: Any) -> Task:
+def _single_task(name: str, value: object) -> Task:
     """Check for one task, and no stack of tasks."""
     value = instance_of(Task, "an fl.Task", "make one by fl.Task(x, y)")(name, value)
     for part, rows in ((f"{name}.x", value.x), (f"{name}.y", value.y)):

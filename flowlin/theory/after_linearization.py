@@ -1,7 +1,5 @@
 """A ReLU network after its linearization time: the linear model of its always-on units."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from flowlin._tools.arguments import argument_error, checked, float_array, not_negative
-from flowlin._tools.arrays import is_traced
+from flowlin._tools.arrays import Numbers, is_traced
 from flowlin._tools.printing import (
     LONGEST_ADVICE,
     Summary,
@@ -20,16 +18,17 @@ from flowlin._tools.printing import (
     shorten_text,
 )
 from flowlin.networks.base import require_task_fit
-from flowlin.networks.kinds import LinearNetwork, ReLUNetwork
+from flowlin.networks.network_kinds import LinearNetwork, ReLUNetwork
 from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 from flowlin.theory.certificate import Certificate
 from flowlin.theory.closed_form import TIME_RANGE
 from flowlin.theory.flow_checks import relative_distance, require_same_problem
-from flowlin.theory.solve import Solution, solution_summary, solution_title, solve
+from flowlin.theory.solution import Solution, solution_summary, solution_title
+from flowlin.theory.solve import solve
 
 
-def after_linearization_summary(found: Any) -> Summary:
+def after_linearization_summary(found: "AfterLinearization") -> Summary:
     """Print the number of always-on units, the solution, whether it is exact, and why."""
     on = concrete_array(found.always_on, 1)
     units = format_count(found.always_on.shape[-1], "unit")
@@ -104,7 +103,7 @@ class AfterLinearization(eqx.Module):
         return relative_distance(self.outputs(flow.ts), numerical)
 
 
-def _gates_argument(name: str, value: Any) -> Array:
+def _gates_argument(name: str, value: object) -> Array:
     """Check that an argument holds truth values, or numbers that are zero or one."""
     given = float_array(name, value)
     if not is_traced(given) and not np.isin(np.asarray(given), (0, 1)).all():
@@ -118,7 +117,7 @@ def after_linearization(
     task: Task,
     tau: ArrayLike = 1.0,
     *,
-    always_on: Any = None,
+    always_on: Numbers | None = None,
     tolerance: float | None = None,
 ) -> AfterLinearization:
     r"""Return the gated linear model of a ReLU network that starts at its linearization time.
@@ -151,7 +150,7 @@ def after_linearization(
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     on = jnp.all(network.preactivations(task.x)[0] > 0, axis=0)
     if always_on is not None:
-        given = always_on
+        given = jnp.asarray(always_on)  # as `checked` leaves it
         if given.shape != on.shape:
             raise ValueError(
                 f"`always_on` must have one entry for each of the {on.shape[0]} hidden units, got "

@@ -21,8 +21,6 @@ $Y \geq 0$ the first implies the second, at c = 0 too (Perron and Frobenius). Fo
 $m = c$, and a bias mode that is not first at c = 1 can be at c = 10.
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -35,7 +33,7 @@ from flowlin.measures.mode_origin import MODES_ARE
 from flowlin.tasks.task import Task, weights_by_sample
 
 
-def bias_mode_summary(found: Any) -> Summary:
+def bias_mode_summary(found: "BiasMode") -> Summary:
     """Print strength, variance, rank among the task's modes, and how well conditions hold."""
     if format_number(found.rank) == "0":
         return Summary("BiasMode: none, the inputs' mean is zero and so is c", [])

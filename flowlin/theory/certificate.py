@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from flowlin._tools.arrays import sample_correlation
+from flowlin._tools.arrays import Real, SameKind, sample_correlation
 from flowlin._tools.printing import Summary, concrete_array, format_first, format_number, print_by
 from flowlin.measures.modes import modes_within
-from flowlin.networks.kinds import LinearNetwork
+from flowlin.networks.network_kinds import LinearNetwork
 from flowlin.tasks.task import Task
 from flowlin.theory.deviations import (
     Moments,
@@ -26,7 +26,7 @@ from flowlin.theory.deviations import (
 )
 
 
-def certificate_summary(found: Any) -> Summary:
+def certificate_summary(found: "Certificate") -> Summary:
     """Print the conditions of the task and of the weights, and the strengths at t = 0."""
 
     def values_text(*names: str) -> str:
@@ -48,7 +48,7 @@ def certificate_summary(found: Any) -> Summary:
     return Summary("Certificate", rows)
 
 
-def _largest_text(value: Any) -> str:
+def _largest_text(value: ArrayLike) -> str:
     """Return a number as text, or the largest of one per mode with the mode's number."""
     if np.ndim(value) == 0:
         return format_number(value, 4)
@@ -129,7 +129,7 @@ class LinearProblem:
     tolerance: float
     certificate: Certificate
 
-    def as_array(self, value: Any) -> Array:
+    def as_array(self, value: object) -> Array:
         """Return an array of JAX in the network's precision."""
         return jnp.asarray(value, self.network.dtype)
 
@@ -149,7 +149,7 @@ class LinearProblem:
         return ", ".join(said)
 
 
-def chain_product(matrices: list[Any]) -> Any:
+def chain_product(matrices: list[SameKind]) -> SameKind:
     """Return the product W_L ... W_1 of [W_1, ..., W_L]."""
     product = matrices[0]
     for matrix in matrices[1:]:
@@ -238,7 +238,7 @@ def _align_degenerate(
 
 def _weight_numbers(
     weights: list[np.ndarray], data: Moments, eps: float, variance: float
-) -> dict[str, Any]:
+) -> dict[str, float | bool | None]:
     """Return the numbers of the certificate that networks of two and more layers have."""
     norm = np.linalg.norm
     grams = [(b.T @ b, a @ a.T) for a, b in pairwise(weights)]
@@ -264,6 +264,6 @@ def _weight_numbers(
     }
 
 
-def _relative_size(value: Any, scale: ArrayLike) -> Any:
+def _relative_size(value: Real, scale: Real) -> Real:
     """Return value over scale; the value itself, which is then zero, for a scale of zero."""
     return value / scale if scale else value

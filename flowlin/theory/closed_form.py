@@ -29,7 +29,7 @@ class ArgumentRange:
     A `single` argument is one number, no array.
     """
 
-    def __init__(self, wanted: str, fine: Callable[[np.ndarray], Any], single: bool = False):
+    def __init__(self, wanted: str, fine: Callable[[np.ndarray], np.ndarray], single: bool = False):
         self.wanted, self.contains, self.single = wanted, fine, single
 
     def __call__(self, name: str, value: Any) -> Any:

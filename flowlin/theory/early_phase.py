@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from flowlin._tools.arguments import (
     CHECKS_BY_NAME,
@@ -35,7 +35,7 @@ from flowlin._tools.printing import (
 from flowlin.engine.kinks.one_layer import OneLayerFlow, initial_sides
 from flowlin.engine.kinks.sides import ON, RESOLVED
 from flowlin.networks.base import require_task_fit
-from flowlin.networks.kinds import AbstractNetwork, ReLUNetwork
+from flowlin.networks.network_kinds import AbstractNetwork, ReLUNetwork
 from flowlin.record.linearization import Linearization, UnitCounts, linearization_time
 from flowlin.tasks.task import Task
 from flowlin.theory.early_units import (
@@ -49,10 +49,11 @@ from flowlin.theory.early_units import (
     units_of,
     walk_units,
 )
-from flowlin.training.losses import LinearizedLoss, SquaredError
+from flowlin.training.linearized_loss import LinearizedLoss
+from flowlin.training.squared_error import SquaredError
 
 
-def early_phase_summary(found: Any) -> Summary:
+def early_phase_summary(found: "EarlyPhase") -> Summary:
     """Print network, task, the fates of the units, and the times at which their gates change."""
     rows = [
         ("network", shorten_text(found.start, LONGEST_ADVICE)),
@@ -69,7 +70,7 @@ def early_phase_summary(found: Any) -> Summary:
     return Summary(f"EarlyPhase of {units} up to t = {format_number(found.t1)}", rows)
 
 
-def compile_method(method: Callable[..., Any]) -> Callable[..., Any]:
+def compile_method(method: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Decorate a method of a module whose arguments are numbers: compile it once for all."""
     inner = eqx.filter_jit(method)
 
@@ -198,7 +199,7 @@ class EarlyPhase(eqx.Module):
         return jnp.sum(counted * outputs) / jnp.sum(counted * self.task.y)
 
     @checked(end=not_negative)
-    def linearization(self, end: Any = None) -> Linearization:
+    def linearization(self, end: ArrayLike | None = None) -> Linearization:
         """The predicted t*, as `flow.linearization()` gives the measured one.
 
         **Arguments:** `end`, the end of the time over which the maximum is taken; None is t1.
@@ -359,7 +360,7 @@ def _describe_start(flow: OneLayerFlow, pieces: UnitPieces) -> tuple[Array, Arra
     return s, jnp.where(dead, 0.0, component), fate, pieces.start[:, 1]
 
 
-def _require_early_network(network: AbstractNetwork, task: Task, loss: Any) -> None:
+def _require_early_network(network: AbstractNetwork, task: Task, loss: object) -> None:
     """Raise `ValueError` for a network or a loss that has no early phase here."""
     require_task_fit(network, task)
     if not isinstance(loss, SquaredError):

@@ -1,7 +1,6 @@
 """Checks that a run and a closed form are of one problem, and the distance between the two."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +12,9 @@ from flowlin._tools.numerics import safe_divide
 from flowlin.measures.mode_origin import same_statistics
 from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
-from flowlin.training.losses import Loss, SquaredError
+from flowlin.training.loss import Loss
 from flowlin.training.rules import MOVED_BY
+from flowlin.training.squared_error import SquaredError
 
 CHECK_ADVICE = "or pass `check=False` where the comparison is meant"
 
@@ -105,7 +105,7 @@ def _require_same_loss(flow: Trajectory, task: Task, tau: ArrayLike, loss: Squar
         )
 
 
-def require_same_start(flow: Trajectory, own: PyTree, part: Callable[[Any], PyTree]) -> None:
+def require_same_start(flow: Trajectory, own: PyTree, part: Callable[..., PyTree]) -> None:
     """Raise `ValueError` unless a run starts where the closed form does, where that is known.
 
     `part` of the run's first network is compared with `own`, up to half the digits of the coarser

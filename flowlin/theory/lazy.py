@@ -11,7 +11,7 @@ $$\sqrt A\, r(t) = U e^{-\Lambda t / \tau} U^T \sqrt A\, r(0), \qquad
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -40,10 +40,10 @@ from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 from flowlin.theory.closed_form import TIME_RANGE
 from flowlin.theory.flow_checks import relative_distance, require_same_problem, require_same_start
-from flowlin.training.losses import SquaredError
+from flowlin.training.squared_error import SquaredError
 
 
-def lazy_summary(found: Any) -> Summary:
+def lazy_summary(found: "Lazy") -> Summary:
     """Print the scale, how many components of the error move and how fast, and what stays."""
     rows = [
         ("network", shorten_text(repr(found.start), LONGEST_ADVICE)),
@@ -66,7 +66,7 @@ def lazy_summary(found: Any) -> Summary:
     )
 
 
-def lazy_certificate_summary(found: Any) -> Summary:
+def lazy_certificate_summary(found: "LazyCertificate") -> Summary:
     """Print the residuals, and the numbers that the digits depend on."""
     names = ("outputs", "kernel", "condition", "tolerance")
     rows = [(name, f"{name} {format_number(getattr(found, name), 4)}") for name in names]
@@ -89,7 +89,7 @@ class ScaledModel(eqx.Module):
     alpha: Array
 
     @property
-    def network(self) -> Any:
+    def network(self) -> PyTree:
         """The model at w, without the scale; stacked where the parameters are."""
         return self.start.with_parameters(self.parameters).module
 
@@ -100,12 +100,12 @@ class ScaledModel(eqx.Module):
         return first + alpha * (start.with_parameters(self.parameters).outputs(x[None])[0] - first)
 
 
-def _inputs_argument(name: str, value: Any) -> Any:
+def _inputs_argument(name: str, value: object) -> Array:
     """Check that an argument holds rows of inputs, (P, N_in)."""
-    value = finite_array(name, value)
-    if np.ndim(value) != 2 or not np.shape(value)[0]:
-        raise argument_error(name, "an array (P, N_in), one row per sample", value)
-    return jnp.asarray(value)
+    found = finite_array(name, value)
+    if np.ndim(found) != 2 or not np.shape(found)[0]:
+        raise argument_error(name, "an array (P, N_in), one row per sample", found)
+    return jnp.asarray(found)
 
 
 @print_by(lazy_certificate_summary)
@@ -168,12 +168,12 @@ class Lazy(eqx.Module):
     trainable_flags: tuple[bool, ...] | None = eqx.field(static=True)
 
     @checked(t=TIME_RANGE)
-    def network(self, t: ArrayLike) -> Any:
+    def network(self, t: ArrayLike) -> PyTree:
         """The model with its weights at time t; for times (T,) stacked, as `flow.networks` is."""
         return _models_at(self, jnp.asarray(t, self.start.dtype)).module
 
     @checked(t=TIME_RANGE, x=_inputs_argument)
-    def outputs(self, t: ArrayLike, x: Any = None) -> Float[Array, "... P N_out"]:
+    def outputs(self, t: ArrayLike, x: Array | None = None) -> Float[Array, "... P N_out"]:
         """Outputs at times t, (T, P, N_out), of the linear model, the same for every alpha.
 
         **Arguments:** `x` (P, N_in), test inputs; None is the task's.
@@ -209,7 +209,7 @@ class Lazy(eqx.Module):
         return _measure_laziness(self)
 
     @property
-    def scaled(self) -> Any:
+    def scaled(self) -> PyTree:
         r"""The model whose flow this is the limit of: `fl.gradient_flow(lazy.scaled, task, t1,
         tau=alpha**2 * tau)`.
 
@@ -253,7 +253,7 @@ class Lazy(eqx.Module):
         return relative_distance(self.outputs(flow.ts), numerical)
 
 
-def _loss_argument(name: str, value: Any) -> SquaredError:
+def _loss_argument(name: str, value: object) -> SquaredError:
     """Check that an argument is the loss for which a linear model's flow has a closed form."""
     if not isinstance(value, SquaredError):
         raise argument_error(name, "fl.SquaredError(): other flows have no closed form", value)

@@ -1,7 +1,6 @@
 """One mode that no other disturbs: strength, times, weights; and the balanced one in functions."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -29,8 +28,8 @@ from flowlin.theory.deep import (
     deep_strength,
     require_balanced_sign,
 )
+from flowlin.theory.mode_starts import imbalance
 from flowlin.theory.two_layer import (
-    imbalance,
     strength_at,
     time_until,
     two_layer_hitting_time,
@@ -41,7 +40,7 @@ from flowlin.theory.two_layer import (
 )
 
 
-def _summarise_mode(mode: Any) -> Summary:
+def _summarise_mode(mode: "Mode") -> Summary:
     """Print the numbers of a mode."""
     names = ("s", "d", "a0", "depth", "imbalance", "tau")
     given = {name: getattr(mode, name) for name in names if getattr(mode, name) is not None}

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
 from flowlin._tools.arguments import (
     CHECKS_BY_NAME,
@@ -31,7 +31,7 @@ from flowlin.theory.joint_modes import Block, common_modes, extend_bases, refine
 from flowlin.theory.race_hits import AbstractRace, RaceHits
 
 
-def race_certificate_summary(found: Any) -> Summary:
+def race_certificate_summary(found: "RaceCertificate") -> Summary:
     """Print the residuals, and the tolerance."""
     names = ("commutator", "outputs", "inputs", "alignment")
     rows = [(name, f"{name} {format_number(getattr(found, name), 4)}") for name in names]
@@ -39,7 +39,7 @@ def race_certificate_summary(found: Any) -> Summary:
     return Summary("RaceCertificate", rows, inline=True)
 
 
-def race_summary(found: Any) -> Summary:
+def race_summary(found: "Race") -> Summary:
     """Print pathways and modes, whether it is exact, and what each pathway would reach alone."""
     count, modes = found.s.shape
     title = f"Race of {format_count(count, 'pathway')} for {format_count(modes, 'mode')}"
@@ -188,7 +188,7 @@ class Race(AbstractRace):
         return own[..., None, :] * target @ self.bases[pathway.source].T
 
     @checked(strength=None)
-    def aligned(self, strength: Any = None, *, key: PRNGKeyArray) -> GatedGraph:
+    def aligned(self, strength: PyTree = None, *, key: PRNGKeyArray) -> GatedGraph:
         """Return a network for which the race is exact, as far as the task allows.
 
         W_e = R_t B_e R_s^T with random orthonormal R at hidden nodes.
@@ -215,7 +215,7 @@ class Race(AbstractRace):
         }
         return self.network.with_parameters((weights, self.network.biases))
 
-    def _strengths_by_edge(self, given: Any) -> dict[Edge, Array]:
+    def _strengths_by_edge(self, given: object) -> dict[Edge, Array]:
         """Return strengths B_e by edge, each a number or (K,), from what `aligned` was given."""
         edges, modes = self.network.edges, self.s.shape[1]
         if given is None:

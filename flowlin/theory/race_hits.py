@@ -1,7 +1,6 @@
 """The event that a pathway of a race reaches a level."""
 
 import abc
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import checked, finite_array
 from flowlin._tools.printing import Summary, format_count, print_by
-from flowlin.events.events import AbstractEvent, event_summary
+from flowlin.events.event import AbstractEvent, event_summary
 from flowlin.events.watch import Direction, LevelDifference, Watch
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import AbstractGraph, GatedGraph
@@ -33,7 +32,7 @@ class AbstractRace(eqx.Module):
         """Strengths of all pathways and modes."""
 
 
-def race_hits_summary(found: Any) -> Summary:
+def race_hits_summary(found: "RaceHits") -> Summary:
     """Print the numbers of pathways and modes, and the options of the event."""
     pathways, modes = found.race.s.shape[-2:]
     return event_summary(
@@ -79,7 +78,7 @@ class RaceHits(AbstractEvent):
     def watches(self, problem, objective, kinks) -> list[Watch]:
         """Return one watch: the shares minus their levels, (n, K)."""
         del objective, kinks
-        network: Any = problem.network
+        network = problem.network
         edges = getattr(network, "edges", None)
         if edges != self.race.network.edges:
             raise ValueError(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import Summary, format_count, format_number, print_by, shorten_text
 from flowlin.engine.kinks.one_layer import OneLayerFlow, effective_gates, sides_with_slots
 from flowlin.networks.graph import GatedGraph
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.results import SUCCESSES, result_is
 from flowlin.record.trajectory import Trajectory
 from flowlin.runs.gradient_flow import with_dense
@@ -43,7 +42,7 @@ from flowlin.theory.rectified_parts import (
 from flowlin.training.problem import Problem
 
 
-def rectified_summary(found: Any) -> Summary:
+def rectified_summary(found: "Rectified") -> Summary:
     """Print intervals, groups, and the share of the time in which pairs slide."""
     length = np.diff(found.times)
     slides = float(np.sum(length[found.sliding > 0]) / np.sum(length))

@@ -1,7 +1,7 @@
 """The parts of a rectified run: graphs, sides over time, pathways, replay, falls of the loss."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from flowlin._tools.arrays import Parameters
 from flowlin._tools.numerics import as_tree
@@ -22,13 +22,13 @@ from flowlin.engine.kinks.one_layer import (
     sides_with_slots,
 )
 from flowlin.networks.graph import GatedGraph
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.event_log import EventLog
 from flowlin.training.problem import Problem
 from flowlin.training.rules import VectorField, choose_objective
 
 
-def pathway_life_summary(found: Any) -> Summary:
+def pathway_life_summary(found: "RectifiedPathway") -> Summary:
     """Print units, samples, life and share of a pathway."""
     rows = [
         ("units", shorten_text(f"units {list(found.units)}")),
@@ -195,7 +195,12 @@ def pathways_of(history: SideHistory, work: np.ndarray) -> tuple[RectifiedPathwa
 
 
 def replay_gates(
-    problem: Problem, flow: OneLayerFlow, dense: Any, history: SideHistory, slots: int, rtol: float
+    problem: Problem,
+    flow: OneLayerFlow,
+    dense: PyTree,
+    history: SideHistory,
+    slots: int,
+    rtol: float,
 ) -> Parameters:
     r"""Integrate the parameters from the start through all intervals, and return the last.
 
@@ -259,7 +264,7 @@ GAUSS_NODES, GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
 def unit_loss_falls(
-    problem: Problem, flow: OneLayerFlow, dense: Any, history: SideHistory, slots: int
+    problem: Problem, flow: OneLayerFlow, dense: PyTree, history: SideHistory, slots: int
 ) -> np.ndarray:
     """Return E (K, H + 1), intervals times units, readout's bias last, by Gauss's rule per step."""
     knots = np.asarray(dense.ts)

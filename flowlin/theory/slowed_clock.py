@@ -15,7 +15,6 @@ as $\kappa$ comes to one.
 """
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -35,10 +34,10 @@ from flowlin.record.linearization import LinearizationTime
 from flowlin.theory.closed_form import TIME_RANGE, any_nan, restore_nan
 from flowlin.theory.early_phase import EarlyPhase, compile_method, early_phase_summary
 from flowlin.theory.mode import Mode
-from flowlin.theory.two_layer import mode_starts
+from flowlin.theory.mode_starts import mode_starts
 
 
-def clock_summary(found: Any) -> Summary:
+def clock_summary(found: "SlowedClock") -> Summary:
     """Print the leading mode, and the early phase whose clock it slows down."""
     s, d = format_first(found.modes.s, most=1), format_first(found.modes.d, most=1)
     s, d = (word.removesuffix(", ...") for word in (s, d))

@@ -3,7 +3,7 @@
 import abc
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import equinox as eqx
 import jax
@@ -16,7 +16,7 @@ from flowlin._tools.arrays import Parameters
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.layered import apply_weights
 from flowlin.tasks.task import Task
-from flowlin.training.losses import Loss
+from flowlin.training.loss import Loss
 
 # ---- Sums over the samples of a task, in chunks, so that memory does not grow with the samples.
 
@@ -203,7 +203,7 @@ class FullData(AbstractPlainObjective):
 
     def _sum_over_chunks(
         self, function: Callable[..., PyTree], network: AbstractModel, parameters: Parameters
-    ) -> Any:
+    ) -> PyTree:
         """Add a function of (parameters, network, rows) up over all samples, chunk by chunk."""
         rows = (self.task.x, self.task.y, network.sample_gates, self.task.weights)
         parameters = network.parameters if parameters is None else parameters

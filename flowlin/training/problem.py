@@ -9,7 +9,7 @@ from jaxtyping import Array, PyTree
 
 from flowlin.networks.base import AbstractModel, trainable_part
 from flowlin.tasks.task import Task
-from flowlin.training.losses import Loss
+from flowlin.training.loss import Loss
 from flowlin.training.objective import Decay
 from flowlin.training.rules import AbstractRule, Gradient
 from flowlin.training.schedule import Schedule, ScheduledField

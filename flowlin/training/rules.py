@@ -12,10 +12,11 @@ from flowlin._tools.arrays import Parameters
 from flowlin._tools.numerics import as_tree, flatten_like
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
-from flowlin.networks.kinds import LinearNetwork
+from flowlin.networks.network_kinds import LinearNetwork
 from flowlin.tasks.task import Task, has_entry_weights
-from flowlin.training.losses import Loss, SquaredError
+from flowlin.training.loss import Loss
 from flowlin.training.objective import AbstractObjective, Decay, FullData, with_decay
+from flowlin.training.squared_error import SquaredError
 from flowlin.training.statistics import GraphStatistics, LinearStatistics, is_cheaper
 
 

@@ -14,11 +14,11 @@ from flowlin._tools.arrays import Parameters, prepend_constant, weight_rows
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.graph_parts import CONSTANT_SOURCE, Edge
-from flowlin.networks.kinds import LinearNetwork
+from flowlin.networks.network_kinds import LinearNetwork
 from flowlin.networks.pathways import columns_of_node, source_columns
 from flowlin.tasks.task import Task, weights_by_sample
-from flowlin.training.losses import SquaredError
 from flowlin.training.objective import AbstractPlainObjective, sum_over_samples
+from flowlin.training.squared_error import SquaredError
 
 STATISTICS_ARE = "sufficient statistics are"  # in errors
 
@@ -307,7 +307,7 @@ def bundle_products(network: GatedGraph) -> dict[PathwayBundle, Array]:
     return found
 
 
-def _add_product(found: dict[Any, Any], key: Any, product: Array | None, w: Array) -> None:
+def _add_product(found: dict[Any, Any], key: object, product: Array | None, w: Array) -> None:
     """Add product @ W to the sum under a key; None stands for the identity."""
     new = w if product is None else product @ w
     found[key] = found[key] + new if key in found else new

@@ -23,6 +23,7 @@ MODULES = {
 RETURNED = {
     "fl.Accuracy",
     "fl.Comparison",
+    "fl.CriticalPoint",
     "fl.RunErrors",
     "fl.EventLog",
     "fl.Grid",

@@ -360,6 +360,13 @@ def comparison():
 
 
 @thing
+def critical_point():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fl.polish(evaluated("network"), evaluated("task"))
+
+
+@thing
 def rates():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

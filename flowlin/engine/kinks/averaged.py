@@ -13,9 +13,9 @@ from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin.engine.kinks.slides import SlideState, StepSlides, slides_after, slides_in_step
 from flowlin.engine.solvers.rkc import SecondOrder
 from flowlin.engine.solvers.wrapped import AbstractReporting, Report, TauAt
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.tasks.task import Task
-from flowlin.training.losses import Loss
+from flowlin.training.loss import Loss
 from flowlin.training.objective import Decay, add_decay
 from flowlin.training.rules import divide_by_tau
 from flowlin.training.schedule import Schedule

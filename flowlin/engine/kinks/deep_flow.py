@@ -26,9 +26,9 @@ from flowlin.engine.kinks.sides import (
     solve_gram,
     write_slots,
 )
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.tasks.task import Task
-from flowlin.training.losses import Loss
+from flowlin.training.loss import Loss
 from flowlin.training.objective import Decay, add_decay
 from flowlin.training.rules import is_none, layers_that_move, tau_per_array
 

@@ -24,10 +24,10 @@ from flowlin.engine.kinks.sides import (
     slide_constraint,
     slots_of,
 )
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.buffer import EventBuffer
 from flowlin.tasks.task import Task
-from flowlin.training.losses import Loss
+from flowlin.training.loss import Loss
 from flowlin.training.objective import Decay, add_decay
 from flowlin.training.rules import divide_by_tau, layers_that_move, tau_per_array
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree, Shaped
 
 from flowlin._tools.arrays import Parameters, first_true_indices, is_traced, replace_fields
 from flowlin._tools.numerics import dtype_rounding, pseudo_inverse
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.buffer import EventBuffer
 from flowlin.tasks.task import Task
 

@@ -30,7 +30,7 @@ from jaxtyping import Array, Float
 from flowlin._tools.arrays import Biases, Weights
 from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks.sides import ON, SLIDING
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 
 LayerArrays = list[Array]
 

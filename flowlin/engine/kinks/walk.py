@@ -30,7 +30,7 @@ from flowlin.engine.solvers.wrapped import (
     Wrapped,
     evaluations,
 )
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.buffer import EventBuffer
 from flowlin.training.problem import Problem
 

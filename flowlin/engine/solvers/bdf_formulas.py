@@ -8,7 +8,7 @@ CVODE (`cvSetBDF`, `cvSetTqBDF`, `cvIncreaseBDF`, `cvDecreaseBDF`); Byrne and Hi
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import diffrax
 import equinox as eqx
@@ -118,12 +118,14 @@ class NordsieckInterpolation(diffrax.AbstractLocalInterpolation):
 
     degree: ClassVar[int] = 5
 
-    t0: Any
-    t1: Any
+    t0: float | Array
+    t1: float | Array
     y1: PyTree
     rows: PyTree
 
-    def evaluate(self, t0: Any, t1: Any = None, left: bool = True) -> PyTree:
+    def evaluate(
+        self, t0: float | Array, t1: float | Array | None = None, left: bool = True
+    ) -> PyTree:
         """At t0, or the increment from t0 to t1."""
         del left
         if t1 is not None:

@@ -1,13 +1,12 @@
 """The error that a step may make: what controllers of steps and solvers both go by."""
 
 import abc
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import PyTree
+from jaxtyping import ArrayLike, PyTree
 
 
 class AbstractErrorScale(eqx.Module):
@@ -16,8 +15,8 @@ class AbstractErrorScale(eqx.Module):
     - `rtol`, `atol`: as a solver with tolerances of its own takes them.
     """
 
-    rtol: eqx.AbstractVar[Any]
-    atol: eqx.AbstractVar[Any]
+    rtol: eqx.AbstractVar[ArrayLike]
+    atol: eqx.AbstractVar[ArrayLike]
 
     @abc.abstractmethod
     def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
@@ -27,8 +26,8 @@ class AbstractErrorScale(eqx.Module):
 class ErrorPerNumber(AbstractErrorScale):
     """The error `atol` + `rtol` |y|, where the user gives an `atol`."""
 
-    rtol: Any
-    atol: Any
+    rtol: ArrayLike
+    atol: ArrayLike
 
     def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
         """Return the error by the larger of each number's sizes at both ends."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -221,11 +221,11 @@ DERIVATIVE_PRODUCTS = 500
 class Move(eqx.Module):
     """h f(t, y) of a flat y, with the control that stands for h."""
 
-    terms: Any
+    terms: PyTree
     t: ArrayLike
     control: ArrayLike
     args: PyTree
-    unravel: Callable[[Array], Any] = eqx.field(static=True)
+    unravel: Callable[[Array], PyTree] = eqx.field(static=True)
 
     def __call__(self, y: Float[Array, " N"]) -> Float[Array, " N"]:
         velocity = self.terms.vf(self.t, self.unravel(y), self.args)
@@ -301,7 +301,7 @@ class Recycling(eqx.Module):
         def image(v: Array) -> Array:
             return jax.jvp(step.move, (y,), (v,))[1] / lead
 
-        def solve(_: Any, b: Array) -> Array:
+        def solve(_: PyTree, b: Array) -> Array:
             least, size = jnp.finfo(b.dtype).eps ** 0.75, jnp.linalg.norm(b)
             found = conjugate_gradients(
                 image,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import lineax as lx
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from .bdf_formulas import (
     MOST,
@@ -115,7 +115,7 @@ class BDFState(AbstractCounting):
             log=self.log,
         )
 
-    def follow(self, step: Step, h: Float[Array, ""], t: Any, count: int, times: int):
+    def follow(self, step: Step, h: Float[Array, ""], t: ArrayLike, count: int, times: int):
         """With so many leading eigenvalues of the Jacobian at a step's `start`, logged for t.
 
         `times`: how often each vector is multiplied.
@@ -194,7 +194,9 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
     allowed: AbstractErrorScale | None = eqx.field(default=None, init=False)
 
     term_structure: ClassVar = diffrax.ODETerm
-    interpolation_cls: ClassVar[Callable[..., Any]] = NordsieckInterpolation
+    interpolation_cls: ClassVar[Callable[..., diffrax.AbstractLocalInterpolation]] = (
+        NordsieckInterpolation
+    )
 
     def __check_init__(self):
         if self.linear_solver is not None and self.eigenvalues:
@@ -354,6 +356,6 @@ def _state_after(
     )
 
 
-def _stop_gradient(tree: Any) -> Any:
+def _stop_gradient(tree: PyTree) -> PyTree:
     """Not differentiated."""
     return jax.tree.map(lambda a: lax.stop_gradient(a) if eqx.is_inexact_array(a) else a, tree)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import diffrax
 import equinox as eqx
@@ -25,7 +25,7 @@ class SecondOrder(diffrax.AbstractAdaptiveSolver[State]):
     """Order 2, a local error estimate of order 3, cubic Hermite dense output."""
 
     term_structure: ClassVar = diffrax.ODETerm
-    interpolation_cls: ClassVar[Callable[..., Any]] = (
+    interpolation_cls: ClassVar[Callable[..., diffrax.AbstractLocalInterpolation]] = (
         diffrax.ThirdOrderHermitePolynomialInterpolation
     )
 
@@ -58,6 +58,8 @@ class SecondOrder(diffrax.AbstractAdaptiveSolver[State]):
 
 DAMPING = 2 / 13  # epsilon: |P_s| stays below about 1 - epsilon/3 inside the interval
 
+Number = np.ndarray | Array
+
 
 class Chebyshev(eqx.Module):
     """T_j, T_j' and T_j'' at w0 = 1 + shift, each with its difference to that of j - 1.
@@ -66,15 +68,15 @@ class Chebyshev(eqx.Module):
     that it holds its digits in float32 too.
     """
 
-    value: Any
-    value_step: Any
-    first: Any
-    first_step: Any
-    second: Any
-    second_step: Any
+    value: Number
+    value_step: Number
+    first: Number
+    first_step: Number
+    second: Number
+    second_step: Number
 
     @staticmethod
-    def linear(shift: Any) -> "Chebyshev":
+    def linear(shift: Number) -> "Chebyshev":
         """At j = 1."""
         zero, one = 0 * shift, 1 + 0 * shift
         return Chebyshev(
@@ -86,7 +88,7 @@ class Chebyshev(eqx.Module):
             second_step=zero,
         )
 
-    def next(self, shift: Any) -> "Chebyshev":
+    def next(self, shift: Number) -> "Chebyshev":
         """From j to j + 1."""
         value_step = self.value_step + 2 * shift * self.value
         first_step = self.first_step + 2 * shift * self.first + 2 * self.value
@@ -101,7 +103,7 @@ class Chebyshev(eqx.Module):
         )
 
     @property
-    def weight(self) -> Any:
+    def weight(self) -> Number:
         """b_j, for j >= 2."""
         return self.second / self.first**2
 

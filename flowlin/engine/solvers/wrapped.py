@@ -78,7 +78,7 @@ class Wrapped(Forwarding[State]):
 # ---- Explicit Runge-Kutta steps from a known velocity.
 
 
-class Explicit(Wrapped[Any]):
+class Explicit(Wrapped[PyTree]):
     """The same steps as those of the wrapped explicit Runge-Kutta solver.
 
     diffrax's loop over the stages brings a derivative of its own, in which a stage is traced and
@@ -111,7 +111,7 @@ class Explicit(Wrapped[Any]):
         return self._run_stages(known, unknown | made_jump, terms, t0, t1, y0, args)
 
     @staticmethod
-    def state(before: Any, last: PyTree) -> Any:
+    def state(before: PyTree, last: PyTree) -> PyTree:
         """The state after a step with this last stage."""
         return None if before is None else (jnp.asarray(False), last)
 

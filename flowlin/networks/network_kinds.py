@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -407,7 +407,7 @@ class GatedLinearNetwork(AbstractNetwork):
         return forward_pass(self.parameters, self.bias_strength, x[None], activate_layer)[0][0]
 
 
-def _single_network(name: str, value: Any) -> AbstractNetwork:
+def _single_network(name: str, value: object) -> AbstractNetwork:
     """Check for one network, and no stack of them, of a precision that runs can have."""
     remedy = "make one by fl.ReLUNetwork.init(task, key=key)"
     if isinstance(value, eqx.Module) and not isinstance(value, AbstractNetwork):

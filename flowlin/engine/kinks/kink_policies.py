@@ -2,7 +2,7 @@
 
 import abc
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -18,16 +18,16 @@ from flowlin._tools.arguments import (
     positive,
     static_value,
 )
-from flowlin._tools.arrays import ENABLE_X64
+from flowlin._tools.arrays import ENABLE_X64, Real
 from flowlin._tools.warn import warn_user
 from flowlin.engine.kinks.averaged import FINEST_RTOL, AveragedGates
 from flowlin.engine.kinks.walk import ExactWalk, HeldWalk, choose_switching
 from flowlin.engine.solvers.error_scale import AbstractErrorScale
 from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.solvers.wrapped import Explicit, is_explicit
-from flowlin.events.events import AbstractKinkTraits
+from flowlin.events.event import AbstractKinkTraits
 from flowlin.networks.base import AbstractModel
-from flowlin.networks.kinds import ReLUNetwork
+from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.problem import Problem
 
@@ -75,7 +75,7 @@ class AbstractKinks(AbstractKinkTraits):
 
     @abc.abstractmethod
     def choose_solver(
-        self, problem: Problem, solver: diffrax.AbstractSolver | None, rtol: Any
+        self, problem: Problem, solver: diffrax.AbstractSolver | None, rtol: Real
     ) -> tuple[diffrax.AbstractSolver, str]:
         """Choose the solver for a problem, the given one where it suits, and say why.
 
@@ -99,7 +99,7 @@ class AbstractKinks(AbstractKinkTraits):
         """Return what else may help a run that failed, to follow a comma or a semicolon."""
 
 
-def _low_order_solver(rtol: Any) -> diffrax.AbstractSolver:
+def _low_order_solver(rtol: Real) -> diffrax.AbstractSolver:
     """Return a low-order solver: kinks limit the order; see `benchmarks/solvers.py`."""
     return BOSH3 if rtol > 1e-6 else TSIT5
 

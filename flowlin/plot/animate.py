@@ -3,7 +3,6 @@
 import os
 import pathlib
 from collections.abc import Callable
-from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib import animation
@@ -22,7 +21,7 @@ from flowlin.plot.style import tuple_of
     dpi=integer_from(1),
 )
 def animate(
-    draw: Callable[[Figure, int], Any],
+    draw: Callable[[Figure, int], object],
     frames: int,
     path: str | os.PathLike[str],
     *,
