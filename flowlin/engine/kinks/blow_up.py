@@ -1,4 +1,4 @@
-r"""Where descent goes from a point at which kinks meet: the point blown up.
+r"""Follow descent through a point at which kinks meet: the point blown up.
 
 Near a point $\theta_0$ descent at rate $\epsilon$ is, in $\delta = (\theta - \theta_0) / \epsilon$,
 descent at rate one on the directional derivative $L'(\theta_0; \delta)$, up to $O(\epsilon)$. This
@@ -34,7 +34,7 @@ STILL = 0.02  # below this share of the chatter a pair stays at its kink
 
 
 class Outcome(eqx.Module):
-    """How the pairs at a point leave it: dz/dt in the mean over the second half of the steps out.
+    """Tells how pairs leave a point: dz/dt in the mean over the second half of the steps out.
 
     - `chatter`: the largest change of z in one of these steps, the scale of `rates`.
     - `agrees`: whether descent leaves so whatever the phase of its steps.
