@@ -740,7 +740,8 @@ def test_kinks_that_samples_share_are_one_where_one_of_them_repels():
     assert off[0] < 1e-3
     assert off[1] < 0.3 * off[0]
     log = flow.events.select("gate")
-    ends = {i: float(t) for t, i, old in zip(*(log.time, log.index, log.old), strict=True) if old == 0}
+    columns = np.asarray(log.time).tolist(), log.index, np.asarray(log.old)
+    ends = {i: t for t, i, old in zip(*columns, strict=True) if old == 0}
     assert ends[1, 1, 7] == pytest.approx(ends[1, 1, 11], abs=1e-9)
     assert 9.0 < ends[1, 1, 11] < 9.2
 
