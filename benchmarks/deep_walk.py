@@ -1,7 +1,7 @@
 """Exact walks of networks with two and three hidden layers: do they all finish, and how exact?
 
     python benchmarks/deep_walk.py [--quick] [--seeds 100] [--case NAME]
-                                   [--descent] [--branches] [--unbiased]
+                                   [--descent] [--branches] [--unbiased] [--shapes]
 
 Biases in all hidden layers, seeds 0, 1, ..., `kinks=fl.ExactKinks()` at rtol 1e-6, 1e-8 and 1e-10,
 saved at 401 times. Per case and tolerance:
@@ -19,9 +19,9 @@ saved at 401 times. Per case and tolerance:
   rtol 1e-10, and the number of seeds in which it exceeds 1e-6.
 - seconds: median over runs but the first, which compiles where the case is new; and per event.
 
-Writes `deep_walk.json` and `deep_walk.md` to `benchmarks/results/`; with `--descent`, `--branches`
-or `--unbiased` their own parts instead, whose files end so (see `_deep_descent.py`,
-`_deep_branches.py` and `_deep_unbiased.py`).
+Writes `deep_walk.json` and `deep_walk.md` to `benchmarks/results/`; with `--descent`, `--branches`,
+`--unbiased` or `--shapes` their own parts instead, whose files end so (see `_deep_descent.py`,
+`_deep_branches.py`, `_deep_unbiased.py` and `_deep_shapes.py`).
 """
 
 import json
@@ -32,6 +32,7 @@ import _common
 import _deep
 import _deep_branches
 import _deep_descent
+import _deep_shapes
 import _deep_unbiased
 import jax.numpy as jnp
 import numpy as np
@@ -43,7 +44,7 @@ TOLERANCES = (1e-6, 1e-8, 1e-10)
 SAME = 1e-6
 PARTS = """Parts: [descent against the walk](deep_walk_descent.md),
 [where the flow may not be unique](deep_walk_branches.md),
-[without biases](deep_walk_unbiased.md)."""
+[without biases](deep_walk_unbiased.md), [very small ones](deep_walk_shapes.md)."""
 
 
 def cases() -> list[_deep.Case]:
@@ -211,6 +212,7 @@ def main() -> None:
     parser.add_argument("--descent", action="store_true", help="descent against the walk")
     parser.add_argument("--branches", action="store_true", help="search where both part ways")
     parser.add_argument("--unbiased", action="store_true", help="networks without biases")
+    parser.add_argument("--shapes", action="store_true", help="very small ones without biases")
     given = parser.parse_args()
     warnings.simplefilter("ignore", fl.LinearizationWarning)
     if given.descent:
@@ -219,6 +221,8 @@ def main() -> None:
         _deep_branches.search(given.seeds, given.quick)
     elif given.unbiased:
         _deep_unbiased.survey(given.seeds, given.quick)
+    elif given.shapes:
+        _deep_shapes.survey(given.seeds, given.quick)
     elif given.quick:
         walks([_deep.Case("xor", fl.tasks.xor(), (4, 4), 0.3, 5.0)], 2, saved=False)
     else:

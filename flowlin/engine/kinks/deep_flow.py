@@ -159,43 +159,32 @@ class DeepFlow(eqx.Module):
         """Return the sides of all samples from those of the leaders."""
         return self.apply_by_layer(lambda kinks, one: kinks.sides_of_followers(one), codes)
 
+    def with_followers(self, leaders: Bool[Array, "H P"]) -> Bool[Array, "H P"]:
+        """Return flags of all samples that share a flagged leader's kink."""
+        return self.sides_of_followers(leaders.astype(jnp.int8)) != 0
+
+    def any_of_kink(self, pairs: Bool[Array, "H P"]) -> Bool[Array, "H P"]:
+        """Tell, at each kink's leader, whether any of its samples is flagged."""
+        return self.kink_drive(self.split_layers(pairs.astype(self.task.x.dtype))) > 0
+
     def kink_drive(self, drive: Layers) -> Float[Array, "H P"]:
         """Sum C over the samples of each kink, at its leader."""
         return jnp.concatenate(
             [k.kink_drive(one) for k, one in zip(self.kinks, drive, strict=True)]
         )
 
+    def joint_drive(self, at: FullPass) -> Float[Array, "H P"]:
+        """Return `kink_drive` of a pass, `among_sharers`."""
+        return self.among_sharers(at, self.kink_drive(at.drive))
+
+    def among_sharers(self, at: ForwardPass, pairs: Float[Array, "H P"]) -> Float[Array, "H P"]:
+        """Split values among the pairs that share a kink by what is sent to them."""
+        leads, own = [kinks.is_leader for kinks in self.kinks], self.split_layers(pairs)
+        return jnp.concatenate(unfed.among_sharers(self.network, at.gates, at.h[1:-1], leads, own))
+
     def slide_bound(self, strength: Array) -> Array:
         """Return the largest u of each kink, negative where nothing slides."""
         return -(1 - self.network.slope) * strength
-
-    def drives_that_repel(
-        self, parameters: Parameters, sides: LayerSides
-    ) -> tuple[Bool[Array, "H P"], Float[Array, "H P"]]:
-        """Find pairs that alone feed a sliding pair which shares its kink with pairs of C > 0.
-
-        Pairs of C > 0 turn when the sliding one leaves: the flow may then not be unique
-        (`unfed.shared`).
-
-        **Returns:** flags of the pairs that feed, and the largest such C.
-        """
-        strength = self.kink_drive(
-            self.pass_with_slides(parameters, self.fix_sides(sides))[0].drive
-        )
-        codes = self.split_layers(sides.codes)
-        others = jnp.where(sides.codes == SLIDING, 0.0, jnp.maximum(strength, 0.0))
-        z = self.forward_pass(parameters, self.gates(sides.codes)).z
-        sums = unfed.sums_over_kinks(self.network, codes, self.split_layers(others), z)
-        largest = [
-            jnp.max(jnp.where(own == SLIDING, c, 0.0), 0)
-            for own, c in zip(codes, sums, strict=True)
-        ]
-        above = [*largest[1:], jnp.zeros_like(largest[0])]
-        found = [
-            one.astype(c.dtype) * c[None]
-            for one, c in zip(unfed.only_active(self.network, codes), above, strict=True)
-        ]
-        return jnp.concatenate(found) > 0, jnp.concatenate(found)
 
     def gates(self, codes: Int[Array, "H P"]) -> Float[Array, "H P"]:
         """Return the gates to the sides, those of sliding pairs off."""
@@ -319,9 +308,8 @@ class DeepFlow(eqx.Module):
     ) -> tuple[FullPass, Array]:
         """Return the pass of the projected velocity, and u (H, P) of sliding pairs, else zero."""
         free = self.both_passes(parameters, frozen.gates)
-        u = self.solve_slides(
-            parameters, free, frozen.slots, self.preactivation_rates(parameters, free)
-        )
+        rates = self.preactivation_rates(parameters, free)
+        u = self.solve_slides(parameters, free, frozen.slots, rates)
         return self.backward_pass(parameters, free, free.output_error, u), u
 
     def drive_bounds(self, parameters: Parameters, frozen: FixedLayerSides) -> tuple[Array, Array]:
@@ -343,9 +331,8 @@ class DeepFlow(eqx.Module):
             plus, minus = jnp.maximum(readouts[k - 1], 0).T, jnp.minimum(readouts[k - 1], 0).T
             low, high = plus @ least + minus @ most, plus @ most + minus @ least
             reach = [(low, high), *reach]
-        return self.kink_drive([low for low, _ in reach]), self.kink_drive(
-            [high for _, high in reach]
-        )
+        bounds = [self.kink_drive([one[end] for one in reach]) for end in (0, 1)]
+        return self.among_sharers(at, bounds[0]), self.among_sharers(at, bounds[1])
 
     def __call__(
         self, t: ArrayLike | None, parameters: Parameters, frozen: FixedLayerSides | None
@@ -402,7 +389,8 @@ class DeepFlow(eqx.Module):
         at, u = self.pass_with_slides(parameters, frozen)
         z, slides = jnp.concatenate(at.z), frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -z, z)
-        bound = self.slide_bound(self.kink_drive(at.drive))
+        bound = self.slide_bound(self.joint_drive(at))
+        u = self.among_sharers(at, u)
         highest = bound - u
         if not self.feeds_all:
             highest = jnp.minimum(highest, self.joint_exit(parameters, frozen.codes, at, u)[0])
@@ -449,18 +437,27 @@ class DeepFlow(eqx.Module):
         moved = jnp.any(frozen.slots < frozen.codes.size)
         return jax.tree.map(jnp.add, parameters, self.select_moving(back)), moved
 
-    def is_at_kink(self, parameters: Parameters) -> Bool[Array, "H P"]:
-        """Tell where a leader's |z| may be rounding; nowhere for units without any input."""
+    def is_at_kink(self, parameters: Parameters, widely: bool = False) -> Bool[Array, "H P"]:
+        """Tell where a leader's |z| may be rounding; nowhere for units without any input.
+
+        `widely` counts the weights that a unit sends with as weights that it receives with: w
+        that is zero is then told from w that is merely small, and so are all its z.
+        """
         z = jnp.concatenate(self.forward_pass(parameters, None).z)
-        size = self.pair_scales(parameters)
+        size = self.pair_scales(parameters, widely)
         return (jnp.abs(z) <= self.z_rounding(size)) & (size > 0) & self.is_leader
 
-    def pair_scales(self, parameters: Parameters) -> Float[Array, "H P"]:
-        """Return the size of each pair's weights times its inputs', the scale of z's rounding."""
+    def pair_scales(self, parameters: Parameters, widely: bool = False) -> Float[Array, "H P"]:
+        """Return the size of each pair's weights times its inputs', the scale of z's rounding.
+
+        `widely` is as for `is_at_kink`.
+        """
         parameters = lax.stop_gradient(parameters)
+        weights, biases = self.all_parameters(parameters)
         at, sizes = self.forward_pass(parameters, None), []
-        for w, b, h in zip(*self.all_parameters(parameters), at.h[:-1], strict=False):
+        for w, after, b, h in zip(weights, weights[1:], biases, at.h[:-1], strict=False):
             square, inputs = jnp.sum(w**2, axis=1), jnp.sum(h**2, axis=0)
+            square = square + jnp.sum(after**2, axis=0) if widely else square
             if b is not None:
                 square, inputs = square + b**2, inputs + self.network.bias_strength**2
             sizes.append(jnp.sqrt(square[:, None] * inputs[None]))

@@ -33,6 +33,7 @@ import dataclasses
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
@@ -40,6 +41,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks import unfed
+from flowlin.engine.kinks.blow_up import descend_from
 from flowlin.engine.kinks.deep_flow import DeepFlow, FullPass
 from flowlin.engine.kinks.one_layer import side_from_signal
 from flowlin.engine.kinks.sides import (
@@ -151,17 +153,20 @@ class DeepSwitching(AbstractSwitching):
         """Return the new sides, and the pairs that left where the flow may not be unique."""
         flow, frozen = self.flow, self.flow.fix_sides(sides)
         before = flow.pass_with_slides(parameters, frozen)
-        event = _Event(parameters, sides, *before, fired, flow.is_at_kink(parameters))
-        new = self._new_sides(event) if flow.feeds_all else self._choose_with_unfed(event)
+        near = flow.is_at_kink(parameters, widely=not flow.feeds_all)
+        full, u = before
+        event = _Event(parameters, sides, full, flow.among_sharers(full, u), fired, near)
+        if flow.feeds_all:
+            new, unsure = self._new_sides(event), False
+        else:
+            new, unsure = self._check_by_descent(event, self._choose_with_unfed(event))
         slides = (sides.codes == SLIDING) & flow.is_leader
-        strength = flow.kink_drive(event.full_pass.drive)
+        strength = flow.joint_drive(event.full_pass)
         highest = flow.drive_bounds(parameters, frozen)[1]
         doubtful = highest > dtype_rounding(highest.dtype).snap * jnp.abs(strength)
         branch = slides & (new.codes == ON) & doubtful
         if not flow.feeds_all:
-            repelled, others = flow.drives_that_repel(parameters, new)
-            branch = branch | (repelled & jnp.isnan(sides.certificate))  # the first ones only
-            highest = jnp.where(repelled, jnp.maximum(highest, others), highest)
+            branch = branch | (unsure & fired & flow.is_leader)
         first = jnp.max(jnp.where(branch, highest, -jnp.inf))
         first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
         return replace_fields(new, certificate=first), branch
@@ -171,7 +176,7 @@ class DeepSwitching(AbstractSwitching):
         flow, sides, u = self.flow, event.sides, event.u
         fired, near = event.fired, event.at_kink
         strength, slides = (
-            flow.kink_drive(event.full_pass.drive),
+            flow.joint_drive(event.full_pass),
             (sides.codes == SLIDING) & flow.is_leader,
         )
         left = jnp.where(2 * u > flow.slide_bound(strength), ON, OFF).astype(jnp.int8)
@@ -194,10 +199,12 @@ class DeepSwitching(AbstractSwitching):
         """
         flow, parameters, codes = self.flow, event.parameters, event.sides.codes
         fired, near = event.fired, event.at_kink
-        idle = flow.is_unfed(jnp.where(fired | near, SLIDING, codes))
-        reached = near & (codes == ON) & flow.apply_across_layers(unfed.any_above, fired & idle)
-        fired, near = (fired | reached) & ~idle, near & ~idle
-        at_kinks = fired | near | ((codes == SLIDING) & ~idle)
+        tied = flow.with_followers(fired | near)
+        idle = flow.is_unfed(jnp.where(tied, SLIDING, codes))
+        reached = tied & (codes == ON) & flow.apply_across_layers(unfed.any_above, fired & idle)
+        fired = fired | (near & flow.any_of_kink(reached))
+        fired, near = fired & ~idle, near & ~idle
+        at_kinks = flow.with_followers(fired | near | (codes == SLIDING)) & ~idle
         above = idle & flow.apply_across_layers(unfed.any_below, at_kinks)
         feeds = at_kinks & flow.apply_across_layers(unfed.any_above, above)
         ranks = flow.apply_across_layers(unfed.rank_in_layer, feeds)
@@ -227,6 +234,50 @@ class DeepSwitching(AbstractSwitching):
         idle = flow.is_unfed(new.codes) & (new.codes == SLIDING)
         codes = flow.sides_of_followers(jnp.where(idle, OFF, new.codes).astype(jnp.int8))
         return self._layer_sides(codes, new.failure)
+
+    def _check_by_descent(
+        self, event: _Event, new: LayerSides
+    ) -> tuple[LayerSides, Bool[Array, ""]]:
+        """Hold new sides against descent through the point (`flowlin.engine.kinks.blow_up`).
+
+        Only where pairs without inputs meet others at their kinks, or one unit's kinks depend on
+        each other: elsewhere the choice is that of a convex set, and proven.
+
+        **Returns:** sides that descent leaves to: the new ones, or else its own; NO_SIDES where
+        these do not lead there either. And whether another flow may be as good: descent has left a
+        slide to where the rule of its margins does not say, or does as its lattice has it.
+        """
+        flow, parameters, codes = self.flow, event.parameters, event.sides.codes
+        pairs = flow.with_followers(event.fired | event.at_kink | (codes == SLIDING))
+        base = jnp.where(pairs, SLIDING, codes)
+        idle = flow.is_unfed(base)
+        at_kinks = pairs & ~idle
+        pairs = at_kinks | (idle & flow.apply_across_layers(unfed.any_below, at_kinks))
+        inputs, sides = flow.task.x.shape[1], flow.split_layers(base)
+        depends = flow.apply_across_layers(
+            lambda own: unfed.depend_on_each_other(sides, own, inputs), at_kinks & flow.is_leader
+        )
+        wanted = (jnp.any(pairs & idle) | jnp.any(depends)) & (new.failure != NO_SLOTS)
+
+        def compare_with_descent():
+            before = flow.velocity(parameters, event.full_pass, flow.decay)
+            end = descend_from(flow, parameters, codes, pairs, before, wanted)
+
+            def leads_there(sides):
+                at, _ = flow.pass_with_slides(parameters, flow.fix_sides(sides))
+                return end.is_rate(flow.preactivation_rates(parameters, at), pairs)
+
+            holds = leads_there(new) & (new.failure == RESOLVED)
+            own = end.sides(pairs, new.codes)
+            own = jnp.where(flow.is_unfed(own) & (own == SLIDING), OFF, own)
+            other = self._layer_sides(flow.sides_of_followers(own.astype(jnp.int8)))
+            trouble = jnp.where(leads_there(other), RESOLVED, NO_SIDES).astype(jnp.int8)
+            other = replace_fields(other, failure=trouble)
+            slid = jnp.any(event.fired & (codes == SLIDING))
+            chosen = jax.tree.map(lambda a, b: jnp.where(holds, a, b), new, other)
+            return chosen, ~end.agrees | (~holds & slid)
+
+        return lax.cond(wanted, compare_with_descent, lambda: (new, jnp.zeros_like(wanted)))
 
     def _choose_around_fixed(
         self,
@@ -324,10 +375,10 @@ class DeepSwitching(AbstractSwitching):
         slides = there & (side == SLIDING)
         both = slides[:, None] & slides[None]
         u = solve_gram(jnp.where(both, gram, 0.0), jnp.where(slides, q, 0.0))
-        at = flow.backward_pass(
-            parameters, free, free.output_error, write_slots(u, chosen, codes.shape)
-        )
-        bound, rate = read_slots(flow.slide_bound(flow.kink_drive(at.drive)), chosen), q - gram @ u
+        pressed = flow.among_sharers(free, write_slots(u, chosen, codes.shape))
+        at = flow.backward_pass(parameters, free, free.output_error, pressed)
+        u = read_slots(pressed, chosen)
+        bound, rate = read_slots(flow.slide_bound(flow.joint_drive(at)), chosen), q - gram @ u
         noise = read_slots(jnp.broadcast_to(flow.drive_rounding(parameters), codes.shape), chosen)
         slack_rate = slack * jnp.abs(q) + jnp.abs(gram) @ (slack * jnp.abs(u) + noise)
         slack_u = slack * jnp.abs(bound) + noise
@@ -374,7 +425,7 @@ class DeepSwitching(AbstractSwitching):
         """Return the ray along which pairs leave their slides together, zero for all others."""
         flow, at, u = self.flow, event.full_pass, event.u
         margin, ray = flow.joint_exit(event.parameters, event.sides.codes, at, u)
-        alone = jnp.minimum(u, flow.slide_bound(flow.kink_drive(at.drive)) - u)
+        alone = jnp.minimum(u, flow.slide_bound(flow.joint_drive(at)) - u)
         leaves = flow.apply_across_layers(unfed.any_in_layer, fired & (margin < alone))
         return jnp.where(leaves, ray, 0.0)
 

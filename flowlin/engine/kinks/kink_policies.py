@@ -264,10 +264,14 @@ class ExactKinks(AbstractKinks):
     (NaN without a branch; see `flowlin.engine.kinks.deep_switching` for rule and derivation).
 
     Without biases a layer may send nothing for a sample, and units that are at their kinks there
-    leave them one by one or two at a time, with what they feed. Where more than two would leave
-    together, sides that go on may not be found; the run ends there with `RESULTS.sides_unsolved`.
-    Samples for which one unit alone is on share the kinks above it. Where one of them repels
-    (C > 0) the flow may not be unique either: a branch is logged when this is first seen.
+    leave them one by one or two at a time, with what they feed. Where kinks of several layers meet
+    at one point, descent through it, blown up, is asked; where it is of two minds a branch is
+    logged, and where sides that go on are not found the run ends with `RESULTS.sides_unsolved`.
+    Samples to which one unit alone sends something share the kinks above it, and with biases those
+    to which none does; they slide as one.
+
+    With one layer a unit that dies on its kink stays dead, as descent does. Where its C turns
+    positive later the flow is not unique either: smooth gates would revive it. This is not logged.
 
     A run that has converged, and would go on for long, ends at sides that no longer change, where
     `solver` is left open and nothing is traced: `flow.stats["converged"]` says from when on, or

@@ -131,7 +131,10 @@ class Sides(eqx.Module):
 
     @property
     def report(self) -> dict[str, Array]:
-        """Statistics for a run's `stats`: none, since with one layer the flow is unique."""
+        """Return what a run's `stats` have of the sides: nothing.
+
+        With one layer the flow is unique but where a kink turns to repel a unit that rests on it.
+        """
         return {}
 
     @staticmethod

@@ -1,4 +1,4 @@
-r"""Pairs without inputs, and kinks that samples share, in several layers without biases.
+r"""Pairs that few below feed: without inputs, or with kinks that samples share.
 
 **Pairs without inputs.** Where all units of a layer are off or at their kinks for a sample, z of
 the layers above is zero, whatever their weights, and stays so: such a pair neither moves nor
@@ -12,11 +12,12 @@ slide with signals $w = -u$ while the origin is a local minimum of $\ell(y) - u 
 
 What a rise gives the pairs above is the sign of $\sum_j W_{ij} \dot z_j$ (`push`).
 
-**Shared kinks.** For samples of which one unit j alone is on below, $z_{ip} = W_{ij} h_{jp}$: they
-all reach the kink of unit i at once, where $W_{ij} = 0$. Each slides in its own range nevertheless.
-Where one of them has C > 0, it does not slide, and turns when the others leave, so that the local
-loss is not convex: the flow may not be unique there, and the log notes a branch, of the pair of j
-(`shared`, `only_active`).
+**Shared kinks.** Samples to which the layer below sends nothing share the kink b = 0 of a biased
+unit, and samples to which one unit j alone sends something, $h_{jp}$, the kink $W_{ij} = 0$ of an
+unbiased unit i. Their gradients are multiples h of one. The flow fixes but $\sum_p h_p u_p$, and
+the local loss, $\sum_p C_p h_p$ times what is above zero, gives it the range from zero to $-\sum_p
+h_p C_p$, whatever the signs of the C_p. u and C projected on h have these sums, and the range of
+each pair is then that of all (`among_sharers`).
 
 Arrays are lists of one (H_l, P) per hidden layer.
 """
@@ -88,29 +89,42 @@ def several_in_sample(pairs: LayerArrays) -> LayerArrays:
     return [jnp.broadcast_to(count > 1, own.shape) for own in pairs]
 
 
-def only_active(network: ReLUNetwork, codes: LayerArrays) -> LayerArrays:
-    """Tell which pairs alone are on in their layer, for a layer above without biases."""
-    found = []
-    for k, own in enumerate(codes):
-        on, fed = own == ON, k + 1 == len(codes) or network.biases[k + 1] is not None
-        alone_ = (jnp.sum(on, axis=0) == 1) & (network.slope == 0) & (not fed)
-        found.append(on & alone_[None])
+def among_sharers(
+    network: ReLUNetwork,
+    gates: LayerArrays,
+    inputs: Sequence[Array],
+    leads: Sequence[Array],
+    values: LayerArrays,
+) -> LayerArrays:
+    """Project values on the inputs of the samples that share their kinks.
+
+    **Arguments:** `inputs` are those (H_l, P) of all layers but the first, `leads` (P,) marks the
+    leaders of the kinks that samples share anyway.
+    """
+    found = [values[0]]
+    layers = zip(network.biases[1:], gates, inputs, leads[1:], values[1:], strict=False)
+    for bias, gate, h, leader, own in layers:
+        if bias is None:
+            alone = jnp.sum(gate != 0, axis=0) == 1
+            sent = jnp.where(alone[None] & (gate == 1), h, 0.0)
+        else:
+            sent = jnp.all(gate == 0, axis=0)[None].astype(own.dtype)
+        sent = jnp.where(leader[None], sent, 0.0)
+        square = jnp.sum(sent**2, axis=1)  # of each group of samples
+        scaled = sent / jnp.where(square > 0, square, 1.0)[:, None]
+        shared = jnp.any(sent != 0, axis=0)[None]
+        found.append(jnp.where(shared, (own @ scaled.T) @ sent, own))
     return found
 
 
-def sums_over_kinks(
-    network: ReLUNetwork, codes: LayerArrays, values: LayerArrays, z: LayerArrays
-) -> LayerArrays:
-    """Sum values over the samples that share a kink, in units of each one's inputs.
-
-    Samples for which one unit alone is on below send proportional inputs: each unit above is at its
-    kink for all of them at once. Zero where none is shared.
-    """
-    found = [jnp.zeros_like(values[0])]
-    for below, own, sent in zip(only_active(network, codes), values[1:], z, strict=False):
-        inputs = jnp.where(below, sent, 0.0)  # (H_below, P)
-        size = jnp.where(jnp.any(below, axis=0), jnp.sum(inputs, axis=0), 1.0)
-        found.append(((own @ inputs.T) @ below.astype(own.dtype)) / size[None])
+def depend_on_each_other(codes: LayerArrays, pairs: LayerArrays, inputs: int) -> LayerArrays:
+    """Tell which pairs are of a unit with more of these than it has active inputs."""
+    found, most = [], jnp.asarray(inputs)
+    for k, own in enumerate(pairs):
+        if k:
+            active = own.astype(int) @ (codes[k - 1] == ON).astype(int).T  # (H_k, H_below)
+            most = jnp.sum(active > 0, axis=1)
+        found.append(own & (jnp.sum(own, axis=1) > most)[:, None])
     return found
 
 

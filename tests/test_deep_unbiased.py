@@ -1,0 +1,170 @@
+"""Exact walks of very small networks without biases, where kinks and silent layers meet."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+
+import flowlin as fl
+from tests.test_walk import exact
+
+END, SAMPLES = 10.0, 4
+# One to five units in one to three hidden layers; the first two are of the first tier.
+SHAPES = (
+    "1-1-1-1", "1-2-2-1", "1-2-1-2-1", "2-2-2-1", "1-3-2-2", "2-2-1-2-1", "1-5-5-1", "3-5-1",
+    "1-1-1-1-1", "2-3-3-1",
+)  # fmt: skip
+
+
+def draw(shape, seed):
+    """Standard normal inputs, targets and weights; another draw where the first layer is still."""
+    sizes = [int(size) for size in shape.split("-")]
+    for k in range(100):
+        rng = np.random.default_rng([seed, k, *sizes])
+        x, y = rng.normal(size=(SAMPLES, sizes[0])), rng.normal(size=(SAMPLES, sizes[-1]))
+        pairs = itertools.pairwise(sizes)
+        weights = tuple(rng.normal(size=(after, before)) for before, after in pairs)
+        h = x.T
+        for w in weights[:-1]:
+            h = np.maximum(w @ h, 0)
+        if np.any(h):
+            break
+    return fl.ReLUNetwork(weights, (None,) * len(weights)), fl.Task(x, y)
+
+
+@jax.jit
+def descents(networks, tasks, rate, steps):
+    """Final parameters of descent from all draws, in one program."""
+
+    def descend(network, task):
+        def objective(parameters):
+            outputs = network.with_parameters(parameters).outputs(task.x)
+            return fl.SquaredError()(outputs, task.y)
+
+        def step(_, parameters):
+            gradient = jax.grad(objective)(parameters)
+            return jax.tree.map(lambda p, g: p - rate * g, parameters, gradient)
+
+        return jax.lax.fori_loop(0, steps, step, network.parameters)
+
+    return jax.vmap(descend)(networks, tasks)
+
+
+def flattened(weights, k=None):
+    return np.concatenate([np.ravel(w if k is None else w[k]) for w in weights])
+
+
+def silently_off(shape, seeds):
+    """Draws that end elsewhere than descent without a word; distances of those that follow."""
+    some = [draw(shape, seed) for seed in seeds]
+    both = [jax.tree.map(lambda *a: jnp.stack(a), *these) for these in zip(*some, strict=True)]
+    flows = [exact(network, task, END, 1e-9, throw=False) for network, task in some]
+    slow, fast = (descents(*both, rate, round(END / rate))[0] for rate in (1e-3, 1e-4))
+    silent, distances = [], []
+    for k, flow in enumerate(flows):
+        if not bool(flow.result == fl.RESULTS.successful) or len(flow.events.select("branch")):
+            continue
+        end = flattened(flow.final.weights)
+        off = [np.abs(flattened(w, k) - end).max() for w in (slow, fast)]
+        distances.append(off)
+        if off[1] > 1e-3 or off[1] > max(0.5 * off[0], 1e-4):
+            silent.append((k, off))
+    return silent, np.array(distances)
+
+
+@pytest.fixture(scope="module", params=SHAPES[:2])
+def first_draws(request):
+    """Twenty draws of one shape, which share a program."""
+    return silently_off(request.param, range(20))
+
+
+def test_no_walk_is_silently_elsewhere(first_draws):
+    silent, distances = first_draws
+    assert not silent
+    assert len(distances) > 15
+    # First order: a tenth of the rate, a tenth of the distance.
+    slow, fast = np.sum(distances, axis=0)
+    assert fast < 0.2 * slow
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_walk_of_many_is_silently_elsewhere(shape):
+    silent, distances = silently_off(shape, range(20, 50))
+    assert not silent
+    assert len(distances) > 20
+    slow, fast = np.sum(distances, axis=0)
+    assert fast < 0.2 * slow
+
+
+@pytest.fixture(scope="module")
+def passed():
+    """A walk of one unit a layer, from w = -0.3, on 1 and -1, each twice, with themselves."""
+    x = np.array([[1.0], [1.0], [-1.0], [-1.0]])
+    network = fl.ReLUNetwork((np.array([[-0.3]]), np.ones((1, 1)), np.ones((1, 1))), (None,) * 3)
+    return exact(network, fl.Task(x, x), END, 1e-9, throw=False)
+
+
+def test_a_unit_passes_through_zero_with_all_that_it_feeds(passed):
+    """On x = -1 the target -1 pushes it to w = 0, whence x = 1 pulls it on.
+
+    All pairs of both layers turn there at once; the loss ends at that of the samples that no
+    positive output fits.
+    """
+    assert passed.losses[-1] == pytest.approx(0.25, abs=1e-4)
+    log = passed.events
+    turns = {(i, int(new)) for i, new in zip(log.index, log.new, strict=True)}
+    assert len(set(np.asarray(log.time).tolist())) == 1
+    assert {((0, 0, 0), 1), ((0, 0, 2), -1), ((1, 0, 0), 1)} <= turns
+    w1, w2, a = (float(w[0, 0]) for w in passed.final.weights)
+    assert w1 > 0
+    np.testing.assert_allclose([w1**2 - w2**2, w2**2 - a**2], [0.09 - 1.0, 0.0], atol=1e-8)
+
+
+@pytest.fixture(scope="module")
+def held_together():
+    """Of a biased unit, at its kink for two samples to which nothing is sent; by descent, too.
+
+    Only its bias b and the output's offset o move. At b = 0 the drives of these two are -4 - o and
+    1 - o, and 2 - o of a third one pulls b up: they let go together where -1 - 3 o = 0. The first
+    one alone, whose drive exceeds it until o = -1, would hold on.
+    """
+    x = np.array([[-1.0, -1.0], [-2.0, -1.0], [1.0, 0.0], [0.0, 1.0]])
+    task = fl.Task(x, np.array([[-4.0], [1.0], [3.0], [-5.0]]))
+    network = fl.ReLUNetwork(
+        (np.eye(2), np.array([[1.0, -3.0]]), np.ones((1, 1))),
+        (np.zeros(2), np.array([0.01]), np.zeros(1)),
+    )
+    moves = eqx.tree_at(
+        lambda n: n.biases[1:], jax.tree.map(lambda _: False, network), (True, True)
+    )
+    flow = exact(network, task, 4.0, 1e-9, trainable=moves)
+    descent = fl.gradient_descent(network, task, 1e-3, t1=4.0, trainable=moves)
+    return flow, descent.final
+
+
+def test_samples_that_get_nothing_share_the_kink_of_a_biased_unit(held_together):
+    flow, descended = held_together
+    log = flow.events.select("gate")
+    turns = list(zip(log.index, np.asarray(log.old), np.asarray(log.new), strict=True))
+    pairs = [(1, 0, 0), (1, 0, 1)]
+    assert turns == [*((p, 1, 0) for p in pairs), *((p, 0, 1) for p in pairs)]
+    # o' = (2 - 8 - 4 o) / 4 while they slide.
+    entered, left = (float(log.time[k]) for k in (0, 2))
+    o = -1.5 + (1.5 - 1 / 3) * np.exp(left - entered)
+    assert o == pytest.approx(offset_at(entered), abs=1e-7)
+    for bias, other in zip(flow.final.biases[1:], descended.biases[1:], strict=True):
+        np.testing.assert_allclose(bias, other, atol=1e-3)
+
+
+def offset_at(t):
+    """o before the unit is at its kink, where all four samples are as at the start.
+
+    (b, o)' = (-1 - 3 b - 3 o, -6 - 3 b - 4 o) / 4, by the matrix exponential.
+    """
+    matrix = np.array([[-3.0, -3.0, -1.0], [-3.0, -4.0, -6.0], [0.0, 0.0, 0.0]]) / 4
+    return (scipy.linalg.expm(matrix * t) @ np.array([0.01, 0.0, 1.0]))[1]
