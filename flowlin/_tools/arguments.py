@@ -1,10 +1,9 @@
 """One layer of argument checks: every public function is decorated by `checked`.
 
 The same word means the same thing wherever it stands, so an argument is checked by its name:
-`CHECKS_BY_NAME` says what each word may be. Plain words stand here; a module that defines a class
-of the library adds the word that goes with it (`CHECKS_BY_NAME["network"] = ...`). A check is
-called as `check(name, value)`, raises `ValueError` (what, got, remedy) and returns the value to go
-on with.
+`CHECKS_BY_NAME` says what each word may be. A module that defines a class of the library adds the
+word that goes with it (`CHECKS_BY_NAME["network"] = ...`). A check is called as
+`check(name, value)`, raises `ValueError` (what, got, remedy) and returns the value to go on with.
 """
 
 import difflib
@@ -34,8 +33,7 @@ Routine = Callable[..., object]
 Thing = TypeVar("Thing", bound=Routine)
 
 CHECKS_BY_NAME: dict[str, Check] = {}
-# By an argument that callers may give by mistake, or by "function.argument": the argument that
-# they mean, and why it is another one. A module adds those of its own functions.
+# By a mistaken "argument" or "function.argument": which one is meant, and why; modules add theirs
 ARGUMENT_HINTS = {
     "learning_rate": (
         "modified_rate",

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import jaxtyped
+from jaxtyping import PyTree, jaxtyped
 
 from flowlin._tools.arguments import file_path as require_path
 from flowlin._tools.arrays import ENABLE_X64, PathLike
@@ -212,7 +212,9 @@ def _fits_type(value: Any, kind: Any, where: str) -> bool:
     arguments = get_args(kind)
     match get_origin(kind):
         case None:
-            return kind is Any or (_is_instance(value, kind) and _fields_fit(value, where))
+            if kind in (Any, object, PyTree):  # a stack of tasks or networks is none of their shape
+                return True
+            return _is_instance(value, kind) and _fields_fit(value, where)
         case origin if origin in (Union, UnionType):
             return any(_fits_type(value, part, where) for part in arguments)
         case origin if origin is Literal:

@@ -2,14 +2,13 @@
 
 import html
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TextIO, TypeVar
 
 import equinox as eqx
 import jax
 import jax.core
 import numpy as np
-from jaxtyping import ArrayLike
 
 from flowlin._tools.arguments import argument_error, checked, positive
 
@@ -133,7 +132,7 @@ def format_number(value: object, digits: int = 6) -> str:
     return f"{found:,}" if found.dtype.kind in "iu" else f"{float(found):.{digits}g}"
 
 
-def format_range(values: ArrayLike | Sequence[ArrayLike]) -> str:
+def format_range(values: object) -> str:
     """Write the range of some numbers, `low to high`, without those that are NaN."""
     numbers = np.asarray(values)
     numbers = numbers[~np.isnan(numbers)]

@@ -1,14 +1,14 @@
 """How a graph prints."""
 
 import math
+from typing import Any
 
 import jax
 
 from flowlin._tools.printing import Summary, format_count, format_number
-from flowlin.networks.pathways import GraphLike
 
 
-def graph_summary(graph: GraphLike) -> Summary:
+def graph_summary(graph: Any) -> Summary:
     """Summarise a graph: nodes and edges, gates, biases, number of parameters, precision."""
     stack = graph.bias_strength.shape
     edges = [f"{a} -> {b}" for a in graph.order for c, b in graph.weights if c == a]

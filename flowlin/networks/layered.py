@@ -29,7 +29,7 @@ from flowlin.networks.base import AbstractOwnModel, require_task_fit
 from flowlin.tasks.task import Task
 
 
-def network_summary(network: "AbstractLayered") -> Summary:
+def network_summary(network: Any) -> Summary:
     """Summarise a network: kind, widths, bias, number of parameters, precision."""
     weights, biases = network.weights, network.biases
     stack = weights[0].shape[:-2]
@@ -53,7 +53,7 @@ def network_summary(network: "AbstractLayered") -> Summary:
     return Summary(type(network).__name__, rows, inline=True)
 
 
-def _bias_in_words(biases: Biases) -> str:
+def _bias_in_words(biases: tuple[Any, ...]) -> str:
     """Write which layers have a bias."""
     having = [layer for layer, b in enumerate(biases) if b is not None]
     if not having:

@@ -1,5 +1,7 @@
 """The lines that a log of events prints."""
 
+from typing import Any
+
 import numpy as np
 
 from flowlin._tools.printing import (
@@ -10,7 +12,6 @@ from flowlin._tools.printing import (
     format_range,
     shorten_text,
 )
-from flowlin.record.event_columns import EventColumns
 
 MOST_ROWS = 8  # of a table
 
@@ -18,14 +19,14 @@ MOST_ROWS = 8  # of a table
 MOST_EVENTS = 5  # of a log, listed one by one
 
 
-def event_names(log: EventColumns) -> np.ndarray:
+def event_names(log: Any) -> np.ndarray:
     """Return the name of what crossed, per event."""
     names = np.array([channel.name for channel in log.channels], dtype=object)
     place = np.searchsorted(log.offsets[1:], np.asarray(log.component), side="right")
     return names[np.minimum(place, len(names) - 1)]
 
 
-def channel_sizes(log: EventColumns) -> dict[str, int]:
+def channel_sizes(log: Any) -> dict[str, int]:
     """Count components by the name of what is watched."""
     sizes: dict[str, int] = {}
     for channel in log.channels:
@@ -38,7 +39,7 @@ def number_with_error(value: float, uncertainty: float) -> str:
     return f"{value:.6g} ± {uncertainty:.1g}" if uncertainty else f"{value:.6g}"
 
 
-def mask_of_determined(log: EventColumns) -> np.ndarray:
+def mask_of_determined(log: Any) -> np.ndarray:
     """Return which events are determined, (K,), by NumPy, which compiles nothing."""
     component, time = np.asarray(log.component), np.asarray(log.time)
     first = np.full(log.offsets[-1], np.inf, time.dtype)
@@ -46,12 +47,12 @@ def mask_of_determined(log: EventColumns) -> np.ndarray:
     return time < first[component]
 
 
-def say_whose_error(log: EventColumns) -> str:
+def say_whose_error(log: Any) -> str:
     """Say of what the ± of a log's events is an error."""
     return "± of the run" if log.confirmed else "± of their steps"
 
 
-def event_log_summary(log: EventColumns) -> Summary:
+def event_log_summary(log: Any) -> Summary:
     """Summarise events by name: how many, of how many components, when; and the first of them."""
     time = concrete_array(log.time, 1)
     sizes = list(channel_sizes(log).items())
@@ -74,7 +75,7 @@ def event_log_summary(log: EventColumns) -> Summary:
     return Summary(title, rows + _event_rows(log, min(count, MOST_EVENTS), count > MOST_EVENTS))
 
 
-def _event_rows(log: EventColumns, count: int, more: bool) -> list[tuple[str, ...]]:
+def _event_rows(log: Any, count: int, more: bool) -> list[tuple[str, ...]]:
     """List the first events one by one: what crossed, when, and from which side to which."""
     columns = (log.component, log.time, log.uncertainty, log.old, log.new)
     kept, rows = [np.asarray(column)[:count].tolist() for column in columns], []
@@ -89,7 +90,7 @@ def _event_rows(log: EventColumns, count: int, more: bool) -> list[tuple[str, ..
     return rows + [("...", "", "")] * more
 
 
-def _component_name(log: EventColumns, k: int) -> str:
+def _component_name(log: Any, k: int) -> str:
     """Format name and index of a component, as `EventLog.name` and `EventLog.index` have them."""
     place = int(np.searchsorted(log.offsets[1:], k, side="right"))
     channel, local = log.channels[place], k - log.offsets[place]

@@ -1,10 +1,8 @@
 """How far the events of one run lie from those of another run of the same flow."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-
-from flowlin.record.event_columns import EventColumns
 
 ROUNDING = 10  # machine epsilons of its time that an event may be off beside its error
 # An event's distance from its counterpart may be small by chance; those of most events before it
@@ -13,7 +11,7 @@ ROUNDING = 10  # machine epsilons of its time that an event may be off beside it
 LAST_EVENTS, SHARE = 20, 0.9
 
 
-def global_uncertainties(log: EventColumns, other: EventColumns, factor: float) -> np.ndarray:
+def global_uncertainties(log: Any, other: Any, factor: float) -> np.ndarray:
     """Return the uncertainty of every event's time, (K,), by the log of another run.
 
     It is `factor` times the distance to the same event of the other log, but at least the event's
@@ -35,7 +33,7 @@ def global_uncertainties(log: EventColumns, other: EventColumns, factor: float) 
     return found + ROUNDING * np.finfo(time.dtype).eps * np.abs(time)
 
 
-def counterparts_in_log(log: EventColumns, other: EventColumns) -> np.ndarray:
+def counterparts_in_log(log: Any, other: Any) -> np.ndarray:
     """Return for every event its counterpart's place in another log, -1 where there is none."""
     found, others = np.full(len(log.component), -1), _by_component(other)
     for k, mine in _by_component(log).items():
@@ -53,7 +51,7 @@ class _Events(NamedTuple):
     kind: np.ndarray
 
 
-def _by_component(log: EventColumns) -> dict[int, _Events]:
+def _by_component(log: Any) -> dict[int, _Events]:
     """Split a log by component."""
     component, time = np.asarray(log.component), np.asarray(log.time)
     kind = 3 * np.asarray(log.old) + np.asarray(log.new)

@@ -1,12 +1,13 @@
 """Why a trajectory cannot be carried on or confirmed, and what to do instead."""
 
+from typing import Any
+
 import numpy as np
 
 from flowlin._tools.arrays import is_traced
-from flowlin.record.trajectory_summary import RunLike
 
 
-def extension_error(flow: RunLike) -> ValueError:
+def extension_error(flow: Any) -> ValueError:
     """Return the error for a trajectory without the state that `extend` goes on with."""
     if flow.reference.extended is None:
         kind = "gradient_descent" if flow.discrete else "gradient_flow"
@@ -22,7 +23,7 @@ def extension_error(flow: RunLike) -> ValueError:
     )
 
 
-def confirmation_error(flow: RunLike) -> ValueError:
+def confirmation_error(flow: Any) -> ValueError:
     """Return the error for a trajectory whose run cannot be repeated at another tolerance."""
     cannot = "this trajectory cannot be confirmed: "
     if flow.discrete:

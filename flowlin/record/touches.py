@@ -10,16 +10,17 @@ e / v, by which the error shifts each of the two switches. `EventLog.shift` is e
 spread over a unit's numbers: `SHARE` tells well what is spurious (`benchmarks/grazing.py`).
 """
 
+from typing import Any
+
 import numpy as np
 
 from flowlin._tools.printing import concrete_array
-from flowlin.record.event_columns import EventColumns
 
 Places = np.ndarray | np.integer | int  # of events in a log
 SHARE = 0.1  # of both switches' shifts, within which they are a touch
 
 
-def mask_of_touches(log: EventColumns) -> np.ndarray:
+def mask_of_touches(log: Any) -> np.ndarray:
     """Return which events are touches, (K,): two by two, so that all sides stay consistent.
 
     Of switches to and fro several times in a row the last one stays if their number is odd. In a
@@ -48,7 +49,7 @@ def mask_of_touches(log: EventColumns) -> np.ndarray:
     return mask
 
 
-def count_touches(log: EventColumns) -> int | None:
+def count_touches(log: Any) -> int | None:
     """Count the times that pairs switched there and back; None where that is not known."""
     if log.shift is None or concrete_array(log.time, 1) is None:
         return None

@@ -1,11 +1,11 @@
 """The lines that a trajectory prints: network, task, times, loss, events, t*, and the end."""
 
 import re
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from flowlin._tools.printing import (
     LONGEST_ADVICE,
@@ -16,9 +16,7 @@ from flowlin._tools.printing import (
     format_times,
     shorten_text,
 )
-from flowlin.networks.base import AbstractModel
 from flowlin.networks.network_kinds import ReLUNetwork
-from flowlin.record.event_log import EventLog
 from flowlin.record.event_log_summary import (
     channel_sizes,
     event_names,
@@ -27,12 +25,10 @@ from flowlin.record.event_log_summary import (
 )
 from flowlin.record.linearization import (
     LinearizationTime,
-    UnitCounts,
     lasts_until,
     linearization_of_log,
     linearization_time,
 )
-from flowlin.record.origin import Origin
 from flowlin.record.results import RESULTS, result_is
 from flowlin.record.touches import count_touches
 from flowlin.training.rules import MOVED_BY
@@ -40,7 +36,7 @@ from flowlin.training.rules import MOVED_BY
 MOST_NAMES = 6  # of events or observables in a line
 
 
-def counts_by_name(log: EventLog) -> str:
+def counts_by_name(log: Any) -> str:
     """Format events by name with their counts; sizes where they are not counted."""
     if concrete_array(log.time, 1) is None:
         sizes = channel_sizes(log)
@@ -53,7 +49,7 @@ def counts_by_name(log: EventLog) -> str:
     return ", ".join([*words[:MOST_NAMES], *["..."] * (len(words) > MOST_NAMES)])
 
 
-def note_unresolved(log: EventLog) -> str:
+def note_unresolved(log: Any) -> str:
     """Describe in how many stretches crossings may be missing; empty where in none."""
     count = concrete_array(log.unresolved.count, 0)
     if not count:
@@ -64,29 +60,7 @@ def note_unresolved(log: EventLog) -> str:
 MOST_STARS = 6  # values of t*, for layers, quantiles and conventions
 
 
-@runtime_checkable
-class RunLike(Protocol):
-    """The fields of a `Trajectory`, which says what each holds, that its print is made of."""
-
-    ts: Array
-    losses: Array
-    observed: PyTree
-    events: EventLog
-    model: AbstractModel
-    end: Array
-    result: PyTree
-    saved: PyTree
-    counts: dict[str, PyTree]
-    labels: tuple[tuple[str, str], ...]
-    dense: PyTree
-    step_counts: dict[tuple[int, float], UnitCounts] | None
-    samples: int
-    tau: Array
-    discrete: bool
-    reference: Origin
-
-
-def trajectory_summary(flow: RunLike) -> Summary:
+def trajectory_summary(flow: Any) -> Summary:
     """Summarise network and task, times, loss, events, t*, what was chosen and why, the end."""
     labels, known_task = dict(flow.labels), flow.reference.task
     rows = [
@@ -121,7 +95,7 @@ def trajectory_summary(flow: RunLike) -> Summary:
     return Summary("Trajectory", rows)
 
 
-def _graze_lines(flow: RunLike) -> list[tuple[str, ...]]:
+def _graze_lines(flow: Any) -> list[tuple[str, ...]]:
     """Say how many switches, and whether a pair's side, errors of the size of `rtol` decide."""
     rows, touches = [], count_touches(flow.events)
     if touches:
@@ -134,7 +108,7 @@ def _graze_lines(flow: RunLike) -> list[tuple[str, ...]]:
     return rows
 
 
-def _describe_saved(flow: RunLike) -> str:
+def _describe_saved(flow: Any) -> str:
     """Format the saved times, and what was saved there."""
     times = concrete_array(flow.ts, 1)
     what = (
@@ -163,14 +137,14 @@ def _first_to_last(values: object) -> str:
     return f"{format_number(found[0])} -> {format_number(found[-1])}"
 
 
-def _describe_end(flow: RunLike) -> str:
+def _describe_end(flow: Any) -> str:
     """Format when and how a run ended."""
     steps = format_number(flow.counts["num_steps"])
     steps += " step" if steps == "1" else " steps"
     return f"t = {format_number(flow.end)} after {steps}: {describe_result(flow)}"
 
 
-def result_in_words(flow: RunLike) -> str:
+def result_in_words(flow: Any) -> str:
     """Return how a run ended in one line, with the advice that is for networks with kinks."""
     said = " ".join(RESULTS[flow.result].split())
     if result_is(flow.result, RESULTS.dt_min_reached) and isinstance(flow.model, ReLUNetwork):
@@ -178,7 +152,7 @@ def result_in_words(flow: RunLike) -> str:
     return said
 
 
-def describe_result(flow: RunLike) -> str:
+def describe_result(flow: Any) -> str:
     """Describe how a run ended, and at which event."""
     (value,) = jax.tree.leaves(flow.result)
     if concrete_array(value, 0) is None:
@@ -191,13 +165,13 @@ def describe_result(flow: RunLike) -> str:
     return shorten_text(said, LONGEST_ADVICE)
 
 
-def _t_star_lines(flow: RunLike) -> list[tuple[str, ...]]:
+def _t_star_lines(flow: Any) -> list[tuple[str, ...]]:
     """List t* of every hidden layer and quantile that the run recorded."""
     stars = list(t_star_maxima(flow).items())[:MOST_STARS]
     return [(label, _describe_maximum(found, flow.end)) for label, found in stars]
 
 
-def t_star_maxima(flow: RunLike) -> dict[str, LinearizationTime]:
+def t_star_maxima(flow: Any) -> dict[str, LinearizationTime]:
     """Return t* by quantile, layer and convention; a discrete run has no conventions."""
     found, layers = {}, len(flow.model.hidden)
 

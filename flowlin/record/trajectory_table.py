@@ -1,13 +1,14 @@
 """What a run saved as columns of a table: times, losses, and every number of its observables."""
 
+from typing import Any
+
 import jax
 import numpy as np
 
 from flowlin._tools.arrays import is_traced
-from flowlin.record.trajectory_summary import RunLike
 
 
-def trajectory_columns(flow: RunLike) -> dict[str, np.ndarray]:
+def trajectory_columns(flow: Any) -> dict[str, np.ndarray]:
     """Return columns by name, (T,) each: `t`, `loss`, and the components of what was observed.
 
     **Raises:** `ValueError` under `jit`, and for the runs of a batch.

@@ -238,7 +238,7 @@ def _align_degenerate(
 
 def _weight_numbers(
     weights: list[np.ndarray], data: Moments, eps: float, variance: float
-) -> dict[str, float | bool | None]:
+) -> dict[str, np.ndarray | float | bool | None]:
     """Return the numbers of the certificate that networks of two and more layers have."""
     norm = np.linalg.norm
     grams = [(b.T @ b, a @ a.T) for a, b in pairwise(weights)]

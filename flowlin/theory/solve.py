@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, PyTree
 
 from flowlin._tools.arguments import checked, not_negative
 from flowlin._tools.arrays import is_traced, with_axes
@@ -224,7 +224,7 @@ def _mode_product(t: ArrayLike, mode: Mode, u: Array, v: Array) -> Array:
     return (with_axes(u, a.ndim - 1) * a[..., None, :]) @ v.T
 
 
-def modewise_gram(t: ArrayLike, **given: ArrayLike) -> Array:
+def modewise_gram(t: ArrayLike, **given: PyTree) -> Array:
     """Return Q Q^T of modes that do not interact; the rest of the weights stays."""
     return _mode_gram(t, **given)
 
