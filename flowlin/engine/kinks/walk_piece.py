@@ -95,7 +95,8 @@ def _error_scales(
 ) -> tuple[Float[Array, "H P"], Float[Array, "H P"]]:
     """Return what errors of u and z are relative to, and the same where a kink repels, else 0.
 
-    A kink repels where its bound of u lies below zero by more than an error of `rtol`.
+    A kink repels where its bound of u lies below zero by more than an error of `rtol`, somewhere in
+    the step.
     """
     slides, drives = frozen.codes == SLIDING, flow.drive_scales(y)
     scales = jnp.where(slides, drives, flow.pair_scales(y))
@@ -108,8 +109,7 @@ def _margin_curve(
 ) -> tuple["_MarginCurve", Array, Array]:
     """Interpolate the margins along a step.
 
-    **Returns:** the curve, the slack that was added to each margin, and the bounds of u at the
-    start.
+    **Returns:** the curve, the slack that was added to each margin, and the least bounds of u.
     """
     points = _chebyshev_points(FEWEST_POINTS)
     margins, bounds = _values_along(flow.margins_and_bounds, flow, frozen, path, *ends, points)
@@ -121,7 +121,8 @@ def _margin_curve(
         points = _chebyshev_points(count)
         z = _values_along(flow.side_distances, flow, frozen, path, *ends, points)
         curve = curve.with_finer_first(points, z + slack[:1], frozen.codes != SLIDING)
-    return curve, slack, bounds[0]
+    # A kink that repels anywhere in the step counts: its drive may change sign before the turn.
+    return curve, slack, jnp.min(bounds, axis=0)
 
 
 def _first_margin_event(
