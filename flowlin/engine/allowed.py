@@ -11,19 +11,15 @@ error counts against the hidden unit that the number belongs to. For a unit g le
 
 With rounding $\epsilon$ the error allowed to each of its numbers is
 
-$$\text{scale}_g = \max\bigl(\text{rtol} \max(\min(S, \max(10 D, F)), 10^{-12} S_0),
-  \; 64 \epsilon S \bigr), \qquad F = \min(100 S_0, \max(0.3 S, 70 D)),$$
+$$\text{scale}_g = \max\bigl(\text{rtol} \max(\min(S, \max(10 D, 100 S_0)), 10^{-12} S_0),
+  \; 64 \epsilon S \bigr),$$
 
 and a step is accepted where the root mean square of error / scale over all numbers is below one.
 
 - S: relative to the unit, whatever its size.
-- $\min(S, \max(10 D, F))$ with $F = 100 S_0$: a unit that has grown a hundredfold counts by what it
-  moves. On a plateau the next mode is hidden in units of size one, 1e-6 or 1e-12 of them; what is
-  left of their velocity is that mode, so that an error relative to the change is one relative to
-  the mode.
-- $\max(0.3 S, 70 D)$ in F: a unit that moves by less than a seventieth counts by 0.3 of its size.
-  Late in a run, and on plateaus, steps are as long as stability allows: the stricter measure costs
-  next to no steps, and what is left of the errors is those of these steps.
+- $\min(S, \max(10 D, 100 S_0))$: a unit that has grown a hundredfold counts by what it moves. On a
+  plateau the next mode is hidden in units of size one, 1e-6 or 1e-12 of them; what is left of their
+  velocity is that mode, so that an error relative to the change is one relative to the mode.
 - $64 \epsilon S$: below rounding no step is short enough.
 - $10^{-12} S_0$: of units that vanish.
 
@@ -48,8 +44,6 @@ Owners = tuple[tuple[str, int | None], ...]
 
 CHANGE_FACTOR = 10.0  # changes of a unit in a step, against which errors count where it has grown
 GROWTH_FACTOR = 100.0  # times a unit's start, from which on it counts by what it moves
-SLOW_SHARE = 0.3  # of the size of a unit that hardly moves in a step, against which errors count
-SLOW_FACTOR = 70.0  # times a unit's change in a step: what is less than its size hardly moves
 VANISHING_FLOOR = 1e-12  # of a unit's start: the least size of units that vanish
 MEMORY = "memory "  # how the owners of what a rule remembers are called, with their numbers
 ERROR_ROUNDINGS = 64.0  # of a unit's size, below which no step is short enough
@@ -138,11 +132,11 @@ class ErrorPerUnit(AbstractErrorScale):
     def _unit_scale(self, size: Array, change: Array, start: Array) -> Array:
         """Return the scale of units of this size, with this change in the step and this start."""
         info = jnp.finfo(size.dtype)
-        by = size
-        if self.counts_change:
-            moves = jnp.maximum(SLOW_SHARE * size, SLOW_FACTOR * change)
-            floor = jnp.minimum(GROWTH_FACTOR * start, moves)
-            by = jnp.minimum(size, jnp.maximum(CHANGE_FACTOR * change, floor))
+        by = (
+            jnp.minimum(size, jnp.maximum(CHANGE_FACTOR * change, GROWTH_FACTOR * start))
+            if self.counts_change
+            else size
+        )
         relative = self.rtol * jnp.maximum(by, VANISHING_FLOOR * start)
         return jnp.maximum(relative, ERROR_ROUNDINGS * info.eps * size) + 1e4 * info.tiny
 
