@@ -196,7 +196,7 @@ def few_starts():
 
 
 def agrees_with_enumeration(starts):
-    """By other formulas, all choices of sides, 729 and more; how many slide in both layers at once."""
+    """By other formulas, all 729 choices and more; how many slide in both layers at once."""
     slid = 0
     for trial, (network, task, found, velocity, slidable) in enumerate(starts):
         assert found.failure == 0
