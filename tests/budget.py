@@ -23,7 +23,7 @@ COMPILING = {"not slow": 440.0, "slow": 2400.0}
 LOOP = 0.08  # seconds of `_loop` on a quiet machine
 
 LISTED = 10  # tests that compile most
-PROGRAMS = 1000  # that a worker keeps: up to 25 memory maps each, of which Linux allows 65,530
+PROGRAMS = 600  # that a worker keeps: up to 25 memory maps each, of which Linux allows 65,530
 
 # Tests of the first tier that need more, with their seconds and the reason.
 EXCEPTIONS: dict[str, tuple[float, str]] = {
