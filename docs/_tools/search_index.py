@@ -89,8 +89,11 @@ def parts(doctree: nodes.Node) -> list[Part]:
 
 
 def data(app: Sphinx) -> Iterator[dict[str, object]]:
-    """Each page: where it is, its words, its parts as (place, heading, text)."""
-    for page in sorted(app.env.found_docs):
+    """Each page: where it is, its words, its parts as (place, heading, text).
+
+    Without the changelog, which names everything and explains nothing.
+    """
+    for page in sorted(app.env.found_docs - {"changelog"}):
         found = parts(app.env.get_doctree(page))
         yield {
             "page": page,
