@@ -119,6 +119,23 @@ def test_a_minimum_on_a_kink_is_told():
     assert point.gradient_norm >= 0.5
 
 
+def test_a_flat_hessian_is_not_called_a_minimum():
+    """At w = 0 of three layers the loss is flat to second order, and w3 w2 w1 = s is below it."""
+    point = fl.polish(fl.LinearNetwork([[[0.0]]] * 3), SCALAR)
+    assert point.converged
+    assert point.index == 0
+    assert point.nullity == 3
+    assert "a minimum to second order" in repr(point)
+
+
+def test_a_network_that_is_nan_is_told():
+    network = scalar(1.0, 1.0)
+    broken = network.with_parameters(jax.tree.map(lambda w: w * jnp.nan, network.parameters))
+    with pytest.raises(ValueError, match=r"`network.* NaN"):
+        fl.polish(broken, SCALAR)
+    assert np.isnan(fl.measures.gradient_norm(broken, SCALAR))
+
+
 def test_it_is_the_same_under_jit_and_vmap_and_in_float32():
     starts = jnp.asarray([[0.9, 2.0], [1.5, 1.5], [-2.0, -1.1]])
 

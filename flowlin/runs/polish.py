@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flowlin._tools.arguments import checked, integer_from
-from flowlin._tools.arrays import Numbers, is_traced
+from flowlin._tools.arrays import Numbers, is_traced, require_no_nan
 from flowlin._tools.memory import require_memory
 from flowlin._tools.numerics import jit_by_array
 from flowlin._tools.printing import Summary, format_number, print_by
@@ -43,6 +43,8 @@ def _critical_point_summary(point: "CriticalPoint") -> Summary:
     if values.ndim > 1:
         return Summary("CriticalPoint", [("points", f"{values.shape[:-1]}")])
     kind = "a saddle" if int(point.index) else "a minimum"
+    if not int(point.index) and int(point.nullity):
+        kind = "a minimum to second order"
     flat = f", {int(point.nullity)} flat" if int(point.nullity) else ""
     left = "gradient at rounding" if bool(point.converged) else "NOT converged: gradient"
     return Summary(
@@ -82,7 +84,11 @@ class CriticalPoint(eqx.Module):
 
     @property
     def index(self) -> Int[Array, "*batch"]:
-        """Return the number of directions in which the loss falls, 0 at a minimum."""
+        """Return the number of directions in which the loss falls to second order.
+
+        It is 0 at a minimum. Where directions are flat, 0 does not tell one from a saddle: at
+        w = 0 of three and more layers the whole Hessian is zero.
+        """
         return jnp.sum(self.eigenvalues < -self._zero_size, axis=-1)
 
     @property
@@ -136,6 +142,7 @@ def polish(
     **Raises:** `ValueError` for bad input, and where matrices (N, N) do not fit into memory.
     """
     own = cast(AbstractModel, network)  # as `checked` leaves it
+    require_no_nan("network", own.module)
     require_targets(own, task)
     flags = trainable_flags(own, trainable)
     size = sum(a.size for a in jax.tree.leaves(trainable_part(own.parameters, flags)))
@@ -151,7 +158,7 @@ def polish(
         warn_user(
             f"`polish` found no critical point in {int(np.max(point.steps))} steps: the gradient "
             f"left is {float(np.max(point.gradient_norm)):.3g}. Start nearer, from a longer run. "
-            "The minimum of a ReLU network may lie on a kink, where no gradient is zero.",
+            "If the network has kinks, its minimum may lie on one, where no gradient is zero.",
             PolishWarning,
         )
     return point

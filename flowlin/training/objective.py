@@ -92,7 +92,8 @@ def tree_norm(tree: PyTree) -> Array:
     square = tree_dot(scaled, scaled)
     # The root has no finite derivative at zero, and `where` passes on the NaN of a branch that is
     # not taken: the inner `where` keeps the root away from zero.
-    return unit * jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
+    # NaN is not zero, and stays.
+    return unit * jnp.where(square == 0, 0.0, jnp.sqrt(jnp.where(square == 0, 1.0, square)))
 
 
 class AbstractObjective(eqx.Module):
