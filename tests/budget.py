@@ -11,6 +11,7 @@ machine: before anything is called too slow, the clock of this one is read (`slo
 import gc
 import time
 from collections import Counter
+from pathlib import Path
 
 import jax
 import jax.monitoring
@@ -22,8 +23,10 @@ NOISE = 1.2  # by which one timing, beside another worker, may miss a test's own
 COMPILING = {"not slow": 440.0, "slow": 2400.0}
 LOOP = 0.08  # seconds of `_loop` on a quiet machine
 
+PROCESS_MAPS = Path("/proc/self/maps")  # a line each
+
 LISTED = 10  # tests that compile most
-PROGRAMS = 600  # that a worker keeps: up to 25 memory maps each, of which Linux allows 65,530
+MAPS = 30_000  # of memory, up to 25 a program: Linux ends a worker that asks for more than 65,530
 
 # Tests of the first tier that need more, with their seconds and the reason.
 EXCEPTIONS: dict[str, tuple[float, str]] = {
@@ -104,12 +107,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     return report
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def _forget_compiled():
-    """What a module has compiled the next ones use, too, until there is too much of it."""
+    """What a test has compiled the next ones use, too, until there is too much of it."""
     yield
-    if spent["programs"] - spent["forgotten"] > PROGRAMS:
-        spent["forgotten"] = spent["programs"]
+    if PROCESS_MAPS.exists() and PROCESS_MAPS.read_bytes().count(b"\n") > MAPS:
         jax.clear_caches()
         gc.collect()
 

@@ -58,6 +58,13 @@ def flattened(weights, k=None):
     return np.concatenate([np.ravel(w if k is None else w[k]) for w in weights])
 
 
+def ends_of_descent(draws, rate):
+    """Final weights of descent from each of these draws, a row each."""
+    both = [jax.tree.map(lambda *a: jnp.stack(a), *these) for these in zip(*draws, strict=True)]
+    weights = descents(*both, rate, round(END / rate))[0]
+    return [flattened(weights, k) for k in range(len(draws))]
+
+
 def has_branch(flow):
     """Whether the log says that the walk is one of several; with one layer it never is."""
     names = [channel.name for channel in flow.events.channels]
@@ -65,21 +72,26 @@ def has_branch(flow):
 
 
 def silently_off(shape, seeds):
-    """Draws that end elsewhere than descent without a word; distances of those that follow."""
+    """Draws that end elsewhere than descent without a word; distances of those that follow.
+
+    Descent comes nearer in proportion to its rate, but for the fraction of a step at which it
+    crosses a kink: where a tenth of the rate leaves more than a third of the distance, a hundredth
+    must leave less than a tenth.
+    """
     some = [draw(shape, seed) for seed in seeds]
-    both = [jax.tree.map(lambda *a: jnp.stack(a), *these) for these in zip(*some, strict=True)]
     flows = [exact(network, task, END, 1e-9, throw=False) for network, task in some]
-    slow, fast = (descents(*both, rate, round(END / rate))[0] for rate in (1e-3, 1e-4))
+    slow, fast = (ends_of_descent(some, rate) for rate in (1e-3, 1e-4))
     silent, distances = [], []
     for k, flow in enumerate(flows):
         if not bool(flow.result == fl.RESULTS.successful) or has_branch(flow):
             continue
         end = flattened(flow.final.weights)
-        off = [np.abs(flattened(w, k) - end).max() for w in (slow, fast)]
+        off = [np.abs(ends[k] - end).max() for ends in (slow, fast)]
         distances.append(off)
-        # Of first order, whatever its size: a sensitive start is not elsewhere.
-        if off[1] > max(0.3 * off[0], 1e-4):
-            silent.append((k, off))
+        if off[1] > max(off[0] / 3, 1e-4):
+            finest = np.abs(ends_of_descent(some[k : k + 1], 1e-5)[0] - end).max()
+            if finest > 0.1 * off[0]:
+                silent.append((k, off, finest))
     return silent, np.array(distances)
 
 
