@@ -50,6 +50,11 @@ def public():
                 yield f"{path}.{name}"
 
 
+def thing(path):
+    """What a public name stands for."""
+    return eval(path, {"flowlin": fl})
+
+
 def faults(pages):
     """What is missing, doubled, unknown or without an example in the text of pages."""
     listed = [entry for text in pages for entry in entries(text)]
@@ -79,6 +84,20 @@ def methods(kind):
             yield name
 
 
+def says_what_it_returns(function):
+    """Whether a function's docstring does, in its first line or under its own heading."""
+    text = inspect.getdoc(function) or ""
+    nothing = inspect.signature(function).return_annotation in (None, "None")
+    return nothing or text.startswith("Return ") or "**Returns:**" in text
+
+
+def test_every_function_says_what_it_returns():
+    functions = [function for function in map(thing, public()) if inspect.isfunction(function)]
+    assert len(functions) > 50
+    assert [f.__name__ for f in functions if not says_what_it_returns(f)] == []
+    assert not says_what_it_returns(says_what_it_returns)  # the rule can fail
+
+
 def test_every_public_name_stands_once_with_an_example():
     """All names of flowlin and its rooms; no others."""
     pages = [page.read_text() for page in PAGES]
@@ -96,9 +115,9 @@ def test_every_public_name_stands_once_with_an_example():
 def test_classes_name_all_their_methods(page):
     """Each public method and property stands under `:members:`, or is known as an inner one."""
     for name, below in entries(page.read_text()):
-        thing = eval(name, {"flowlin": fl})
-        if inspect.isclass(thing) and not isinstance(thing, type(fl.RESULTS)):
+        named = thing(name)
+        if inspect.isclass(named) and not isinstance(named, type(fl.RESULTS)):
             shown = set(re.findall(r"\w+", below.split("```")[0]))
-            tuples = getattr(thing, "_fields", ())
-            missing = set(methods(thing)) - shown - set(INNER) - set(tuples)
+            tuples = getattr(named, "_fields", ())
+            missing = set(methods(named)) - shown - set(INNER) - set(tuples)
             assert not missing, name

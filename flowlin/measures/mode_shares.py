@@ -70,6 +70,8 @@ def mode_shares(network: eqx.Module, task: Task, modes: Modes, *, check: bool = 
     (bind them with `functools.partial`);
     `check=False` where modes of another c or other data are meant.
 
+    **Returns:** `ModeShares`, a named tuple (diagonal, off_diagonal, outside) of numbers.
+
     **Raises:** `ValueError` for such modes otherwise.
     """
     matrix = mode_matrix(network, task, modes, check=check)

@@ -59,6 +59,8 @@ def compare(flow: Trajectory, descent: Trajectory) -> Comparison:
     (`ts=descent.ts`); `descent` with saved networks. Times of `descent` after the end of `flow`
     are left out.
 
+    **Returns:** `Comparison` at those times, (T,) each.
+
     **Raises:** `ValueError` if the times do not match, the runs have other tasks (but for their
     names) or networks of other shapes, or one was made under `jit` with the task as an argument,
     so that the task is not known.

@@ -166,6 +166,8 @@ def stochastic_gradient_descent(
     events and unit counts are of the whole task; since that costs more than a step, events and
     counts are computed at saved steps only, and their times are no finer than these.
 
+    **Returns:** `Trajectory`, as of `gradient_descent`.
+
     **Raises:** as `gradient_descent`; `ValueError` for a batch size not in [1, P].
     """
     if batch_size > task.samples:

@@ -84,6 +84,8 @@ def grid(**axes: PyTree) -> Grid:
 
     **Arguments:** by name, a list of numbers, truth values or words; a single one is a list of one.
 
+    **Returns:** `Grid`, a row per combination, the last name's values changing fastest.
+
     **Raises:** `ValueError` for no values or odd ones, and for names of a sweep's own columns.
     """
     for name in axes:

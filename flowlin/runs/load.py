@@ -48,6 +48,8 @@ def load(path: PathLike, like: eqx.Module | None = None) -> Trajectory:
       functions are compared with those that were saved, functions by name; of files of flowlin
       0.2.0 and before the class alone.
 
+    **Returns:** `Trajectory`, with its times, networks, losses, events and observations.
+
     **Raises:** `ValueError` for a missing `like`, one of another kind or with other arrays; for a
     file that is damaged, of another kind or of a later version, or in float64 while JAX is set to
     float32; `FileNotFoundError` if there is none.

@@ -19,6 +19,8 @@ def hierarchy(levels: int = 3, branching: int = 2) -> Task:
     The paper shows P and Y only as a picture; this tree gives, with c = 1, the singular values
     1.452, 0.331, 0.2165 (twice), 0.125 (four times). Other trees by `levels` and `branching`.
 
+    **Returns:** `Task` of x (P, P) and y (P, nodes), P = branching^levels.
+
     **Raises:** `ValueError` for levels < 1 or branching < 2, and for more leaves than the memory
     holds.
     """

@@ -49,6 +49,8 @@ def mnist(
       all training images (lead paper App. C.1), instead of `center`.
     - `one_hot`: targets (P, 10); False gives the class as a number, (P, 1).
 
+    **Returns:** `Task` of x (P, 784) and y (P, 10), or (P, 1) without `one_hot`.
+
     **Raises:** `ValueError` for impossible options, and (as its subclass `DataError`) for a file
     that is missing, damaged or cannot be downloaded, saying what to do.
     """
@@ -93,6 +95,9 @@ def cifar10(
     - `grayscale`: the luma 0.299 R + 0.587 G + 0.114 B, as the lead paper's "grayscale", whose
       formula it does not give; False keeps the three colour planes.
 
+    **Returns:** `Task` of x (P, 1024), or (P, 3072) in colour, and y (P, 10), or (P, 1)
+    without `one_hot`.
+
     **Raises:** as `mnist`.
     """
     _require_one_centring(center, standardise)
@@ -135,6 +140,8 @@ def digits(
 
     **Arguments:** as for `mnist`; there is one split, and pixels run
     from 0 to 16, so `scale` divides by 16.
+
+    **Returns:** `Task` of x (P, 64) and y (P, 10), or (P, 1) without `one_hot`.
 
     **Raises:** `ValueError` as `mnist`; `ImportError` without scikit-learn.
     """

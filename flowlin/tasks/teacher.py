@@ -46,6 +46,8 @@ def teacher(
     - `noise`: standard deviation of Gaussian noise on the targets.
     - `key`: of `jax.random`; None is `jax.random.key(0)`.
 
+    **Returns:** `Task` of x (samples, inputs) and y (samples, outputs).
+
     **Raises:** `ValueError` for sizes below the number of singular values or beyond the memory, or
     too few samples to whiten.
     """

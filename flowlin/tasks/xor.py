@@ -28,6 +28,8 @@ def xor(binary: bool = False) -> Task:
 
     **Arguments:** `binary` for coordinates 0/1; the paper does not say, the default is -1/+1,
     whose mean is zero.
+
+    **Returns:** `Task` of x (4, 2) and y (4, 2).
     """
     x = _square_corners(binary)
     name = "xor 0/1" if binary else "xor"
@@ -40,6 +42,8 @@ def offset_xor(delta: float = 0.5, binary: bool = False) -> Task:
 
     Lead paper Figs. 5 and 11 (after Jarvis et al. 2025). Margin 2 delta; the linear solution
     exists for delta > 0. `binary` as in `xor`.
+
+    **Returns:** `Task` of x (4, 3) and y (4, 2).
 
     **Raises:** `ValueError` for a negative delta.
     """
@@ -61,6 +65,8 @@ def parallel(one_hot: bool = True, binary: bool = False) -> Task:
       outputs [s, c]. The labels that App. E prints ([1,0], [1,0], [0,1], [0,1]) fit only one of
       the two tasks.
     - `binary`: coordinates as in `xor`.
+
+    **Returns:** `Task` of x (4, 2) and y (4, 4), or (4, 2).
     """
     simple, complex_ = np.array([1.0, 1, 0, 0]), np.array([1.0, 0, 0, 1])
     columns = [simple, 1 - simple, complex_, 1 - complex_] if one_hot else [simple, complex_]

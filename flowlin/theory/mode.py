@@ -288,6 +288,8 @@ def mode_strength(
     - `a0`: strength at t = 0, >= 0; a negative one is not a balanced mode and blows up.
     - `tau`: time constant.
 
+    **Returns:** a(t), of the shape to which the arguments broadcast.
+
     **Raises:** `ValueError` for concrete values outside these ranges.
     """
     return strength_at(*default_floats(t, s, d, a0, tau))
@@ -307,6 +309,8 @@ def hitting_time(
     $\tau (a_0 - \rho) / (2 d a_0 \rho)$ holds, a mode that decays.
 
     **Arguments:** (arrays that broadcast) `rho` the level, the others as in `mode_strength`.
+
+    **Returns:** the time, of the shape to which the arguments broadcast.
 
     **Raises:** `ValueError` as `mode_strength` does.
     """
@@ -332,6 +336,8 @@ def gating_delay(
     - `s`, `d`, `a0`: of the mode, with 0 < a0 < s/d.
     - `g`: live fraction in [0, 1]; inf where none is.
     - `tau`: time constant.
+
+    **Returns:** the delay, in the units of `tau`; inf where no unit is live.
 
     **Raises:** `ValueError` for concrete values outside these ranges.
     """

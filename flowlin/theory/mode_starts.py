@@ -19,6 +19,8 @@ def imbalance(p: ArrayLike, q: ArrayLike) -> Float[Array, "..."]:
     two sides' norms, and the area between them where they are not parallel. With it and
     $a_0 = p \cdot q$ the strength of the mode is that of a scalar one.
 
+    **Returns:** $|\lambda|$, (...), never negative.
+
     **Raises:** `ValueError` for hidden vectors of different size.
     """
     p, q = default_floats(p, q)
@@ -37,6 +39,8 @@ def balanced_strength(network: AbstractNetwork, modes: Modes) -> Float[Array, " 
     The a0 to start the closed forms from. The raw strength $u^T W_2 W_1 v$ of a random
     initialisation is negative for about half of the modes, and Eq. 7 then blows up; the balanced
     part is what grows. With a bias, W_1 is [b, W_1]. Equal modes have the mean of theirs.
+
+    **Returns:** (K,), never negative.
 
     **Raises:** `ValueError` for a network that has not exactly one hidden layer, or modes of
     another c.
@@ -60,6 +64,8 @@ def mode_starts(
     What a `theory.Mode` starts from, of the hidden vectors $p = W_2^T u$ and $q = W_1 v$. Of equal
     modes squares and products are means over the group, which no basis changes:
     $\lambda^2 = \langle \|p + q\|^2 \rangle \langle \|p - q\|^2 \rangle$.
+
+    **Returns:** the strengths (K,) and the imbalances (K,).
 
     **Raises:** `ValueError` for a network that has not exactly one hidden layer, and for modes of
     another c, unless `check=False`.

@@ -315,6 +315,8 @@ def race(network: GatedGraph, task: Task, *, tolerance: float | None = None) -> 
     - `task`: what it is trained on, by squared error.
     - `tolerance`: of the certificate's residuals; None is eps^(2/3), 4e-11 in float64.
 
+    **Returns:** `Race`, whose certificate says how far the reduction is from exact.
+
     **Raises:** `ValueError` for a network with biases, a task that does not fit or drives no mode,
     and under `jit`: the bases need numbers.
     """

@@ -253,6 +253,8 @@ def rectified(flow: Trajectory, task: Task) -> Rectified:
     **Arguments:** `flow` of a `ReLUNetwork` under `fl.ExactKinks()` (the default), computed in
     this process; without `dense=True` it is solved once more. `task` is what it was trained on.
 
+    **Returns:** `Rectified`, with its K intervals between switches.
+
     **Raises:** `ValueError` for a run that logged no gates, was loaded, stacked or traced, or
     did not reach its end, or for another task.
     """

@@ -222,6 +222,8 @@ def slowed_clock(early: EarlyPhase, modes: Modes) -> SlowedClock:
       says nothing.
     - `modes`: from `theory.modes(task, network)`.
 
+    **Returns:** `SlowedClock`, between times of the closed forms and times of the flow.
+
     **Raises:** `ValueError` for modes of another c or other data, or whose leading one has s = 0 or
     d = 0.
     """
