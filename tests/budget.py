@@ -20,7 +20,7 @@ import pytest
 SECONDS = 3.0  # of processor time, for a test of the first tier
 NOISE = 1.2  # by which one timing, beside another worker, may miss a test's own
 # Seconds summed over all workers, each of which takes half as long again beside the other.
-COMPILING = {"not slow": 440.0, "slow": 2400.0}
+COMPILING = {"not slow": 440.0, "slow": 2600.0}
 LOOP = 0.08  # seconds of `_loop` on a quiet machine
 
 PROCESS_MAPS = Path("/proc/self/maps")  # a line each

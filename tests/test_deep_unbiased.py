@@ -13,11 +13,9 @@ import flowlin as fl
 from tests.test_walk import exact
 
 END, SAMPLES = 10.0, 4
-# One to five units in one to three hidden layers; the first is of the first tier, too.
-SHAPES = (
-    "1-1-1-1", "1-2-2-1", "1-2-1-2-1", "2-2-2-1", "1-3-2-2", "2-2-1-2-1", "1-5-5-1", "3-5-1",
-    "1-1-1-1-1", "2-3-3-1",
-)  # fmt: skip
+# One to five units in one to three hidden layers; the first is of the first tier, too. A shape is
+# a program of 45 s of compiling: `benchmarks/deep_walk.py --shapes` has others.
+SHAPES = ("1-1-1-1", "1-2-1-2-1", "2-2-2-1", "1-3-2-2", "3-5-1")
 
 
 def draw(shape, seed):
@@ -113,7 +111,7 @@ def test_no_walk_is_silently_elsewhere(first_draws):
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_walk_of_many_is_silently_elsewhere(shape):
-    silent, distances = silently_off(shape, range(20, 50))
+    silent, distances = silently_off(shape, range(20, 80))
     assert not silent
     assert len(distances) > 20
     slow, fast = np.sum(distances, axis=0)
