@@ -123,7 +123,9 @@ def report(found: Study) -> None:
         )
     hits = ", ".join(spread(times).strip() for times in found.hits.T)
     print(f"modes of the linear network at half strength: {hits}")
-    branches = found.flows.map(lambda flow: np.min(np.asarray(flow.events.first("branch"))))
+    branches = found.flows.map(
+        lambda flow: np.min(flow.events.select("branch").time, initial=np.inf)
+    )
     print(f"first branch, from where on the flow may not be unique: {spread(branches).strip()}")
 
 
