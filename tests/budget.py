@@ -26,7 +26,9 @@ LOOP = 0.08  # seconds of `_loop` on a quiet machine
 PROCESS_MAPS = Path("/proc/self/maps")  # a line each
 
 LISTED = 10  # tests that compile most
-MAPS = 30_000  # of memory, up to 25 a program: Linux ends a worker that asks for more than 65,530
+# Maps of memory, up to 25 a program, above which programs are forgotten: between files, and at the
+# latest after a test, since those of one file share programs. Linux ends a worker above 65,530.
+MAPS, MOST_MAPS = 40_000, 55_000
 
 # Tests of the first tier that need more, with their seconds and the reason.
 EXCEPTIONS: dict[str, tuple[float, str]] = {
@@ -48,6 +50,13 @@ def _count(event: str, duration_secs: float, **_) -> None:
 
 
 jax.monitoring.register_event_duration_secs_listener(_count)
+
+
+def _forget_compiled(most: int) -> None:
+    """Forget what was compiled if this process has more than `most` maps of memory."""
+    if PROCESS_MAPS.exists() and PROCESS_MAPS.read_bytes().count(b"\n") > most:
+        jax.clear_caches()
+        gc.collect()
 
 
 def _loop() -> float:
@@ -76,12 +85,13 @@ def excess(name: str, seconds: float, slow: float) -> str | None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item):
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None):
     before = spent["seconds"]
     try:
         return (yield)
     finally:
         by_test[item.nodeid] += spent["seconds"] - before
+        _forget_compiled(MOST_MAPS if nextitem and nextitem.path == item.path else MAPS)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -105,15 +115,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
         if said:
             report.outcome, report.longrepr = "failed", said
     return report
-
-
-@pytest.fixture(autouse=True)
-def _forget_compiled():
-    """What a test has compiled the next ones use, too, until there is too much of it."""
-    yield
-    if PROCESS_MAPS.exists() and PROCESS_MAPS.read_bytes().count(b"\n") > MAPS:
-        jax.clear_caches()
-        gc.collect()
 
 
 @pytest.hookimpl(optionalhook=True)
