@@ -464,13 +464,12 @@ def gate_log(
 ) -> EventLog:
     """Make the log of gates' changes until `end`, in channels "gate", one per layer.
 
-    With several layers, channels "branch", one per layer, hold where the flow may not have been
-    unique.
+    Channels "branch", one per layer, hold where the flow may not have been unique.
     """
     time, count = found.times_until(end)
     gates, branches = (
-        [Channel(name, (width, initial.shape[1]), (layer,)) for layer, width in enumerate(layers)]
-        for name, layers in (("gate", hidden), ("branch", hidden if len(hidden) > 1 else ()))
+        [Channel(name, (width, initial.shape[1]), (layer,)) for layer, width in enumerate(hidden)]
+        for name in ("gate", "branch")
     )
     sides = initial.astype(int).ravel()
     never = jnp.zeros(sum(channel.size for channel in branches), sides.dtype)

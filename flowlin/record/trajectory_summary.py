@@ -45,7 +45,12 @@ def counts_by_name(log: Any) -> str:
         ]
     else:
         found = event_names(log)[np.isfinite(np.asarray(log.time))]
-        words = [f"{shorten_text(name)} {np.sum(found == name):,}" for name in channel_sizes(log)]
+        counts = {name: np.sum(found == name) for name in channel_sizes(log)}
+        words = [
+            f"{shorten_text(name)} {count:,}"
+            for name, count in counts.items()
+            if count or name != "branch"  # which every walk watches for
+        ]
     return ", ".join([*words[:MOST_NAMES], *["..."] * (len(words) > MOST_NAMES)])
 
 
@@ -78,7 +83,7 @@ def trajectory_summary(flow: Any) -> Summary:
         rows.append(("events", counts_by_name(flow.events) + whose))
     if doubts := note_unresolved(flow.events):
         rows.append(("unresolved", doubts))
-    rows += _graze_lines(flow)
+    rows += _graze_lines(flow) + _branch_lines(flow)
     rows += _t_star_lines(flow)
     chosen = [name for name in ("kinks", "solver") if labels.get(name, "none") != "none"]
     for name in chosen:
@@ -106,6 +111,17 @@ def _graze_lines(flow: Any) -> list[tuple[str, ...]]:
         missed = f"a pair missed a kink that repels by {margin:.1e} of its size"
         rows.append(("grazing", f"{missed}, below rtol = {rtol:.0e}: it may go another way"))
     return rows
+
+
+def _branch_lines(flow: Any) -> list[tuple[str, ...]]:
+    """Say when the first branch was, past which the run is one of several flows."""
+    if concrete_array(flow.events.time, 1) is None:
+        return []
+    times = np.asarray(flow.events.time)[event_names(flow.events) == "branch"]
+    if not np.any(np.isfinite(times)):
+        return []
+    since = f"from t = {np.min(times):.6g} on this flow is one of several"
+    return [("branches", f"{since}: see events.select('branch')")]
 
 
 def _describe_saved(flow: Any) -> str:

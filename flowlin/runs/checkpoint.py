@@ -34,7 +34,7 @@ from flowlin.runs.run import AbstractPause, Outset, compile_initial_state
 from flowlin.training.schedule import Schedule
 
 # The format of a run's state: raised with every change of its leaves, which a test notices.
-STATE_FORMAT = 3
+STATE_FORMAT = 4
 CHECKPOINT_SECONDS = (
     30.0  # about so long between two checkpoints; longer where writing one would take
 )

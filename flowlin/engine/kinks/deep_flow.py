@@ -276,13 +276,17 @@ class DeepFlow(eqx.Module):
         sample = slots - samples * unit
         pull, gram = None, jnp.zeros((slots.size, slots.size), self.task.x.dtype)
         firsts = np.cumsum((0, *self.network.hidden)).tolist()
-        weights = self.all_parameters(parameters)[0]
-        for k in reversed(range(len(at.z))):
+        weights, depth = self.all_parameters(parameters)[0], len(at.z)
+        # Of all layers at once, since a gather is dear to compile.
+        rows = [*at.h[:depth], *at.gates[:-1]]
+        ends = np.cumsum([len(row) for row in rows])[:-1].tolist()
+        columns = jnp.split(matrix_columns(jnp.concatenate(rows), sample), ends)
+        for k in reversed(range(depth)):
             own = np.arange(self.network.hidden[k], dtype=unit.dtype)
             here = (unit[:, None] - firsts[k] == own[None]).astype(gram.dtype)
             if pull is not None:
-                here = here + (pull @ weights[k + 1]) * matrix_columns(at.gates[k], sample).T
-            pull, inputs = here, matrix_columns(at.h[k], sample)
+                here = here + (pull @ weights[k + 1]) * columns[depth + k].T
+            pull, inputs = here, columns[k]
             inner = self.inverse_tau[0][k] * (inputs.T @ inputs)
             if self.network.biases[k] is not None:
                 inner = inner + self.inverse_tau[1][k] * self.network.bias_strength**2

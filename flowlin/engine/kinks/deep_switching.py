@@ -132,14 +132,20 @@ class DeepSwitching(AbstractSwitching):
 
         A branch is logged as a change of the component that is H P beyond its pair's.
         """
-        pair = jnp.arange(sides.codes.size)
+        pairs = jnp.arange(sides.codes.size)
 
         def log_changes():
             new, branch = self._decide_sides(lax.stop_gradient(piece.y1), sides, piece.fired)
-            when = piece.end, piece.uncertainty
-            more = log.append(*when, pair, sides.codes.ravel(), new.codes.ravel(), piece.shift)
             branch = branch.ravel().astype(jnp.int8)
-            return new, more.append(*when, pair + pair.size, jnp.zeros_like(branch), branch)
+            more = log.append(
+                piece.end,
+                piece.uncertainty,
+                jnp.concatenate([pairs, pairs + pairs.size]),
+                jnp.concatenate([sides.codes.ravel(), jnp.zeros_like(branch)]),
+                jnp.concatenate([new.codes.ravel(), branch]),
+                piece.shift,
+            )
+            return new, more
 
         return lax.cond(jnp.any(piece.fired), log_changes, lambda: (sides, log))
 
@@ -267,11 +273,15 @@ class DeepSwitching(AbstractSwitching):
                 at, _ = flow.pass_with_slides(parameters, flow.fix_sides(sides))
                 return end.is_rate(flow.preactivation_rates(parameters, at), pairs)
 
-            holds = leads_there(new) & (new.failure == RESOLVED)
             own = end.sides(pairs, new.codes)
             own = jnp.where(flow.is_unfed(own) & (own == SLIDING), OFF, own)
             other = self._layer_sides(flow.sides_of_followers(own.astype(jnp.int8)))
-            trouble = jnp.where(leads_there(other), RESOLVED, NO_SIDES).astype(jnp.int8)
+            # In a loop, which compiles the pass once.
+            new_leads, other_leads = lax.map(
+                leads_there, jax.tree.map(lambda *both: jnp.stack(both), new, other)
+            )
+            holds = new_leads & (new.failure == RESOLVED)
+            trouble = jnp.where(other_leads, RESOLVED, NO_SIDES).astype(jnp.int8)
             other = replace_fields(other, failure=trouble)
             slid = jnp.any(event.fired & (codes == SLIDING))
             chosen = jax.tree.map(lambda a, b: jnp.where(holds, a, b), new, other)

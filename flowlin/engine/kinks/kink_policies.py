@@ -270,8 +270,10 @@ class ExactKinks(AbstractKinks):
     Samples to which one unit alone sends something share the kinks above it, and with biases those
     to which none does; they slide as one.
 
-    With one layer a unit that dies on its kink stays dead, as descent does. Where its C turns
-    positive later the flow is not unique either: smooth gates would revive it. This is not logged.
+    With one layer a unit that dies at its kink stays dead, as with descent. Where its C turns
+    positive later the flow is not unique either, and a branch is logged: gates that are smooth and
+    never zero revive the unit, once the integral of C since its death is zero. A unit that begins
+    at its kink with C >= 0 is on if its z rises with it off, else off, without a branch.
 
     A run that has converged, and would go on for long, ends at sides that no longer change, where
     `solver` is left open and nothing is traced: `flow.stats["converged"]` says from when on, or

@@ -41,6 +41,12 @@ class FixedSides(eqx.Module):
     slide_solver: Float[Array, "H m N"]
     projector: Float[Array, "H N N"] | None
     slot_index: Int[Array, "H P"]  # where a sliding pair's slot is
+    rests: Bool[Array, "H P"]  # as in `Sides`
+
+    @property
+    def has_drive_margin(self) -> Bool[Array, "H P"]:
+        """Tell which pairs have a margin in u or its bound, and so in C."""
+        return (self.codes == SLIDING) | self.rests
 
 
 class Forces(eqx.Module):
@@ -124,6 +130,7 @@ class OneLayerFlow(eqx.Module):
             slide_solver=sides.slide_solver,
             projector=sides.projector,
             slot_index=slot,
+            rests=sides.rests,
         )
 
     def all_parameters(self, parameters: Parameters) -> Parameters:
@@ -181,6 +188,11 @@ class OneLayerFlow(eqx.Module):
         (w, *_), (b, *_) = self.all_parameters(parameters)
         return -self.drift_rates[None] * jnp.concatenate([b[:, None], w], axis=1)
 
+    def is_still(self, codes: Int[Array, "*H P"]) -> Bool[Array, "*H 1"]:
+        """Tell which units no sample moves: all are off, where that is a gate of zero."""
+        off = jnp.all(codes == OFF, axis=-1, keepdims=True) & (self.network.slope == 0)
+        return off & (self.drift_rates is None)
+
     def slide_bound(self, kink_drive: Array) -> Array:
         """Return the largest u: (1 - s) |C| where C < 0; at C > 0 negative, nothing slides."""
         return -(1 - self.network.slope) * kink_drive
@@ -203,8 +215,9 @@ class OneLayerFlow(eqx.Module):
     def margins(self, parameters: Parameters, frozen: FixedSides) -> Float[Array, "2 H P"]:
         """Return each kink's distance from an event, in two smooth functions of the parameters.
 
-        These are |z| and one; for a sliding kink u and its distance from its bound. Both are one
-        for samples that follow another's kink.
+        These are |z| and one; for a sliding kink u and its distance from its bound; for one on
+        which a unit rests |z| and the bound, which falls to zero where the kink turns to repel.
+        Both are one for samples that follow another's kink.
         """
         return self.margins_and_bounds(parameters, frozen)[0]
 
@@ -216,7 +229,8 @@ class OneLayerFlow(eqx.Module):
         u, bound = self.slide_and_bound(parameters, forces, frozen)
         slides = frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -forces.z, forces.z)
-        margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)])
+        highest = jnp.where(slides, bound - u, jnp.where(frozen.rests, bound, 1.0))
+        margins = jnp.stack([jnp.where(slides, u, side), highest])
         return jnp.where(self.kinks.is_leader[None, None], margins, 1.0), bound
 
     def project_to_kinks(
@@ -254,7 +268,7 @@ class OneLayerFlow(eqx.Module):
         strength = self.kinks.kink_drive(jnp.abs(forces.drive))
         slid = dtype_rounding(eps.dtype).u * strength + 5 * eps * self.drive_scales(parameters)
         tiny = jnp.finfo(eps).tiny / eps
-        return jnp.where(frozen.codes == SLIDING, slid + tiny, self.z_rounding(parameters))
+        return jnp.where(frozen.has_drive_margin, slid + tiny, self.z_rounding(parameters))
 
 
 def by_unit(matrices: Float[Array, "H n m"], vectors: Float[Array, "H m"]) -> Float[Array, "H n"]:
@@ -274,6 +288,7 @@ class PointState(eqx.Module):
     at_kink: Bool[Array, "H P"]  # |z| may be rounding
     nearer_bound: Bool[Array, "H P"]  # u is nearer to its bound than to zero
     drift: Float[Array, "H N"] | None  # as `OneLayerFlow.drift`
+    rests: Bool[Array, "H P"]  # as in `Sides`
 
 
 def point_state(flow: OneLayerFlow, parameters: Parameters, sides: Sides) -> PointState:
@@ -291,6 +306,7 @@ def point_state(flow: OneLayerFlow, parameters: Parameters, sides: Sides) -> Poi
         at_kink=near,
         nearer_bound=2 * u > bound,
         drift=flow.drift(parameters),
+        rests=sides.rests,
     )
 
 
@@ -307,15 +323,18 @@ def choose_unit_sides(
 
     A pair that ends its slide leaves at the end that its u reached. Where C >= 0 nothing slides:
     a fired pair crosses in the direction it came from, another one keeps its side. All others at
-    their kinks settle among each other by the box-constrained quadratic program.
+    their kinks settle among each other by the box-constrained quadratic program. A pair at whose
+    kink a unit rests fires where that turns to repel (C > 0). There are then two flows, and this
+    is descent's: relu'(0) = 0, and the unit stays dead.
 
     **Returns:** the unit's row of `Sides`.
     """
     still = lax.stop_gradient
     codes, c, strength = at.codes[unit], at.drive[unit], at.kink_drive[unit]
     slides, x = codes == SLIDING, still(flow.kinks.x)
-    left = jnp.where(at.nearer_bound[unit], ON, OFF).astype(codes.dtype)
-    codes = jnp.where(fired, jnp.where(slides, left, jnp.where(strength < 0, codes, -codes)), codes)
+    left, rests = jnp.where(at.nearer_bound[unit], ON, OFF).astype(codes.dtype), at.rests[unit]
+    crossed = jnp.where((strength < 0) | rests, codes, -codes)
+    codes = jnp.where(fired, jnp.where(slides, left, crossed), codes)
     open_ = jnp.where(slides, ~fired, (fired | at.at_kink[unit]) & (strength < 0))
     open_ = open_ & flow.kinks.is_leader
 
@@ -334,7 +353,9 @@ def choose_unit_sides(
     sliding = slots_of((codes == SLIDING) & flow.kinks.is_leader, slots)
     trouble = jnp.where(jnp.sum(open_) > slots, NO_SLOTS, jnp.where(settled, RESOLVED, NO_SIDES))
     rows = slide_constraint(rows_in_slots(flow.kinks.x, sliding))
-    return Sides(codes, sliding, *rows, trouble.astype(jnp.int8))
+    rests = flow.is_still(codes) & at.at_kink[unit] & (strength < 0) & ~(fired & rests)
+    rests = rests & flow.kinks.is_leader
+    return Sides(codes, sliding, *rows, rests, trouble.astype(jnp.int8))
 
 
 def initial_sides(flow: OneLayerFlow, parameters: Parameters, slots: int) -> Sides:
@@ -388,17 +409,27 @@ class OneLayerSwitching(AbstractSwitching):
     def switch_sides(
         self, piece: Piece, sides: Sides, log: EventBuffer
     ) -> tuple[Sides, EventBuffer]:
-        """Return new sides for every unit with a fired pair, and the log of what changed."""
+        """Return new sides for every unit with a fired pair, and the log of what changed.
+
+        A branch, where a kink turns to repel a unit that rests on it, is logged as a change of the
+        component that is H P beyond its pair's.
+        """
         at = point_state(self.flow, piece.y1, sides)
 
         def switch_unit(carry):
             left, sides, log = carry
             unit = jnp.argmax(left)
             row = choose_unit_sides(self.flow, at, unit, piece.fired[unit], sides.slots.shape[1])
-            first, old = unit * row.codes.size, sides.codes[unit]
-            component = first + jnp.arange(old.size)
-            when = piece.end, piece.uncertainty
-            log = log.append(*when, component, old, row.codes, piece.shift)
+            pairs = unit * row.codes.size + jnp.arange(row.codes.size)
+            branch = (sides.rests[unit] & piece.fired[unit]).astype(jnp.int8)
+            log = log.append(
+                piece.end,
+                piece.uncertainty,
+                jnp.concatenate([pairs, pairs + sides.codes.size]),
+                jnp.concatenate([sides.codes[unit], jnp.zeros_like(branch)]),
+                jnp.concatenate([row.codes, branch]),
+                piece.shift,
+            )
             sides = jax.tree.map(lambda all_, one: all_.at[unit].set(one), sides, row)
             return left.at[unit].set(False), sides, log
 
@@ -414,7 +445,8 @@ class OneLayerSwitching(AbstractSwitching):
     def in_own_slots(self, sides: Sides) -> Sides:
         """Return sides that were found with fewer slots in as many as this rule has."""
         slots = min(self.slots, self.flow.task.samples)
-        return sides_with_slots(self.flow.kinks, sides.codes, slots)
+        own = sides_with_slots(self.flow.kinks, sides.codes, slots)
+        return replace_fields(own, rests=sides.rests)
 
 
 # ---- Gates of one hidden layer with the fractions of its sliding pairs; each unit's dissipation.
@@ -425,12 +457,12 @@ class OneLayerSwitching(AbstractSwitching):
 
 
 def sides_with_slots(kinks: Hyperplanes, codes: Int[Array, "H P"], slots: int) -> Sides:
-    """Return the sides to these codes, with room for so many sliding pairs of a unit."""
+    """Return sides to these codes, with room for so many sliding pairs of a unit; none rests."""
     codes = codes.astype(jnp.int8)
     chosen = jax.vmap(lambda row: slots_of((row == SLIDING) & kinks.is_leader, slots))(codes)
     solve, projector = jax.vmap(lambda some: slide_constraint(rows_in_slots(kinks.x, some)))(chosen)
     fine = jnp.full(codes.shape[0], RESOLVED, jnp.int8)
-    return Sides(codes, chosen, solve, projector, fine)
+    return Sides(codes, chosen, solve, projector, jnp.zeros(codes.shape, bool), fine)
 
 
 def effective_gates(

@@ -118,6 +118,7 @@ class Sides(eqx.Module):
       velocity of a unit to its u.
     - `projector`: onto what sliding leaves of the velocity, $1 - \tilde X_S^T K_{SS}^+ \tilde X_S$;
       None where inputs have so many components that it is cheaper in two factors.
+    - `rests`: leaders at kinks that attract a unit which is off for all samples and does not move.
     - `failure`: what went wrong with a unit, RESOLVED as long as nothing did.
 
     One row per unit; indexed, the row of one.
@@ -127,14 +128,12 @@ class Sides(eqx.Module):
     slots: Int[Array, "*H m"]
     slide_solver: Float[Array, "*H m N"]
     projector: Float[Array, "*H N N"] | None
+    rests: Bool[Array, "*H P"]
     failure: Int[Array, "*H"]
 
     @property
     def report(self) -> dict[str, Array]:
-        """Return what a run's `stats` have of the sides: nothing.
-
-        With one layer the flow is unique but where a kink turns to repel a unit that rests on it.
-        """
+        """Return what a run's `stats` have of the sides: nothing."""
         return {}
 
     @staticmethod
@@ -148,6 +147,7 @@ class Sides(eqx.Module):
             slots=jnp.full((units, slots), samples, jnp.int32),
             slide_solver=jnp.zeros((units, slots, inputs), x.dtype),
             projector=free if has_projector(slots, inputs) else None,
+            rests=jnp.zeros((units, samples), bool),
             failure=jnp.full(units, RESOLVED, jnp.int8),
         )
 
@@ -236,6 +236,11 @@ class FixedLayerSides(eqx.Module):
     codes: Int[Array, "H P"]
     gates: Float[Array, "H P"]
     slots: Int[Array, " m"]
+
+    @property
+    def has_drive_margin(self) -> Bool[Array, "H P"]:
+        """Tell which pairs have a margin in u, and so in C."""
+        return self.codes == SLIDING
 
 
 def read_slots(pairs: Shaped[Array, "H P"], slots: Int[Array, " m"]) -> Shaped[Array, " m"]:

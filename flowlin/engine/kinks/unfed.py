@@ -24,6 +24,7 @@ Arrays are lists of one (H_l, P) per hidden layer.
 
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -161,15 +162,28 @@ def joint_exit(
     """
     margins, rays = [], []
     for k, (own, press) in enumerate(zip(feeds, u, strict=True)):
-        least = jnp.full(own.shape, jnp.inf, press.dtype), jnp.zeros(own.shape, press.dtype)
+        margin, ray = jnp.full(own.shape, jnp.inf, press.dtype), jnp.zeros(own.shape, press.dtype)
         if k + 1 < len(feeds) and all(b is None for b in biases[k + 1 : -1]):
-            # 1, 2, 3 for the first ones of a sample.
-            order = jnp.where(own, jnp.cumsum(own, axis=0), 0)
-            for first, second in ((1, 2), (1, 3), (2, 3)):
-                two = (order == first).astype(press.dtype), (order == second).astype(press.dtype)
-                least = _lower_exit(least, _exit_of_two(weights[k + 1 :], two, press, error))
-        margins, rays = [*margins, least[0]], [*rays, least[1]]
+            margin, ray = _lowest_exit(weights[k + 1 :], own, press, error)
+        margins, rays = [*margins, margin], [*rays, ray]
     return margins, rays
+
+
+def _lowest_exit(
+    weights: Sequence[Array], feeds: Array, press: Array, error: Array
+) -> tuple[Array, Array]:
+    """Return margin and ray (H, P) of the two of a sample's first three units that exit first."""
+    order = jnp.where(feeds, jnp.cumsum(feeds, axis=0), 0)  # 1, 2, 3 for the first ones
+
+    def exit_of(first, second):
+        two = (order == first).astype(press.dtype), (order == second).astype(press.dtype)
+        return _exit_of_two(weights, two, press, error)
+
+    # As a batch: three copies would be compiled at each of the places that ask.
+    margins, rays = jax.vmap(exit_of)(jnp.array([1, 1, 2]), jnp.array([2, 3, 3]))
+    lowest = jnp.argmin(jnp.min(margins, axis=1), axis=0)[None, None]
+    margin, ray = (jnp.take_along_axis(a, lowest, axis=0)[0] for a in (margins, rays))
+    return margin, jnp.where(jnp.isfinite(margin), ray, 0.0)
 
 
 def _exit_of_two(
@@ -199,13 +213,6 @@ def _exit_of_two(
     own = (two[0] + two[1]) > 0
     ray = two[0] * at_lowest(parts[0]) + two[1] * at_lowest(parts[1])
     return jnp.where(own, at_lowest(margin), jnp.inf), ray
-
-
-def _lower_exit(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Return the lower of two margins for each sample, and its ray."""
-    least = [jnp.min(margin, axis=0, keepdims=True) for margin, _ in (one, other)]
-    lower = least[1] < least[0]
-    return jnp.where(lower, other[0], one[0]), jnp.where(lower, other[1], one[1])
 
 
 def any_below(pairs: LayerArrays) -> LayerArrays:

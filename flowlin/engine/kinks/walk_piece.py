@@ -98,10 +98,10 @@ def _error_scales(
     A kink repels where its bound of u lies below zero by more than an error of `rtol`, somewhere in
     the step.
     """
-    slides, drives = frozen.codes == SLIDING, flow.drive_scales(y)
-    scales = jnp.where(slides, drives, flow.pair_scales(y))
+    drives = flow.drive_scales(y)
+    scales = jnp.where(frozen.has_drive_margin, drives, flow.pair_scales(y))
     repels = bounds < -rtol * drives
-    return scales, jnp.where(repels & ~slides, scales, 0.0)
+    return scales, jnp.where(repels & ~frozen.has_drive_margin, scales, 0.0)
 
 
 def _margin_curve(

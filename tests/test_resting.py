@@ -1,0 +1,159 @@
+"""Units that die at their kinks: where these turn to repel, the flow is one of two, and it is said.
+
+The second flow is the limit of smooth gates. For any of them, g(z / width) > 0, a unit that is off
+but at the kink of one pair has du/dt = |x~|^2 C(t) g(u) / width for u = z / width, so u is back
+where it was at its death when the integral of C since then is zero: the unit comes on again.
+"""
+
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.special
+from scipy.interpolate import CubicSpline
+
+import flowlin as fl
+from tests.tolerances import ROUNDING, of_flow
+
+TASK = fl.tasks.hierarchy(levels=2)
+END, ROWS = 1.5, 1501
+RTOL = 1e-9
+
+
+def start(seed):
+    return fl.ReLUNetwork.init(TASK, 4, variance=0.5, key=jax.random.key(seed))
+
+
+def walk(network, end=END, **options):
+    times = np.linspace(0, end, ROWS)
+    return fl.gradient_flow(network, TASK, end, ts=times, rtol=RTOL, **options)
+
+
+def along(flow):
+    """Preactivations z and drives C, (T, H, P), at the saved times."""
+    (weights, readout), (bias, _) = jax.tree.map(np.asarray, flow.saved)
+    x, y = np.asarray(TASK.x), np.asarray(TASK.y)
+    z = weights @ x.T + bias[:, :, None]
+    outputs = np.einsum("toh,thp->tpo", readout, np.maximum(z, 0))
+    return z, np.einsum("toh,tpo->thp", readout, (y - outputs) / len(x))
+
+
+def turns_of_resting_pairs(flow):
+    """Pairs of dead units at kinks whose C turns positive, with the times, by all saved rows."""
+    z, drive = along(flow)
+    dead = np.all(z <= ROUNDING, axis=2, keepdims=True)
+    rests = dead & (np.abs(z) <= ROUNDING)
+    turns = rests[:-1] & rests[1:] & (drive[:-1] < 0) & (drive[1:] > 0)
+    found = {}
+    for row, unit, sample in np.argwhere(turns):
+        near = slice(max(row - 3, 0), row + 5)
+        curve = CubicSpline(flow.ts[near], drive[near, unit, sample])
+        times = curve.roots(extrapolate=False)
+        pair = int(unit), int(sample)
+        found.setdefault(pair, float(times[np.argmin(np.abs(times - flow.ts[row]))]))
+    return found
+
+
+def branches(flow):
+    return {tuple(row["index"][1:]): row["time"] for row in flow.events.select("branch").table()}
+
+
+@pytest.fixture(scope="module")
+def resting():
+    return walk(start(1))
+
+
+def test_a_kink_that_turns_to_repel_a_dead_unit_is_a_branch(resting):
+    logged = branches(resting)
+    assert len(logged) == 1
+    assert logged == pytest.approx(turns_of_resting_pairs(resting), abs=of_flow(RTOL))
+    ((unit, _), time), z = next(iter(logged.items())), along(resting)[0]
+    late = resting.ts > time
+    assert np.all(z[late, unit] <= ROUNDING)
+    assert np.ptp(z[late, unit], axis=0).max() == 0
+    assert f"from t = {time:.6g} on this flow is one of several" in repr(resting)
+    assert "branch 1" in repr(resting)
+
+
+def test_no_branch_is_no_word():
+    quiet = walk(start(0))
+    assert not branches(quiet)
+    assert "branch" not in repr(quiet)
+
+
+@pytest.mark.slow
+def test_branches_are_the_turns_of_all_resting_pairs():
+    count = 0
+    for seed in range(40):
+        flow = walk(start(seed), 8.0)
+        expected, logged = turns_of_resting_pairs(flow), branches(flow)
+        assert logged == pytest.approx(expected, abs=1e-5), seed  # a spline of rows .005 apart
+        count += len(logged)
+    assert count > 3
+
+
+@pytest.mark.slow
+def test_a_branch_has_the_derivative_of_its_time():
+    network = start(1)
+
+    def time_of_branch(scale):
+        at = network.with_parameters(jax.tree.map(lambda w: scale * w, network.parameters))
+        how: Any = {"adjoint": diffrax.ForwardMode(), "throw": False, "max_events": 64}
+        flow = fl.gradient_flow(at, TASK, 1.0, rtol=RTOL, **how)
+        (place,) = (k for k, one in enumerate(flow.events.channels) if one.name == "branch")
+        mine = flow.events.channel == place
+        return jnp.min(jnp.where(mine, flow.events.time, jnp.inf))
+
+    step = 1e-4
+    value, slope = jax.jit(lambda s: jax.jvp(time_of_branch, (s,), (1.0,)))(1.0)
+    ends = [float(jax.jit(time_of_branch)(1.0 + way * step)) for way in (1, -1)]
+    assert value == pytest.approx(next(iter(branches(walk(network)).values())), abs=of_flow(RTOL))
+    assert slope == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-5)
+    assert abs(slope) > 0.05
+
+
+def softplus_flow(network, width, times):
+    """Readouts (T, N_out, H) and weights of biased inputs (T, H, 1 + N), by SciPy; h = softplus."""
+    x = np.c_[np.ones(TASK.samples), np.asarray(TASK.x)]
+    y = np.asarray(TASK.y)
+    (weights, readout), (bias, _) = jax.tree.map(np.asarray, network.parameters)
+    first = np.c_[bias, weights]
+
+    def velocity(_, flat):
+        w, a = flat[: first.size].reshape(first.shape), flat[first.size :].reshape(readout.shape)
+        z = w @ x.T / width
+        error = (y - (width * np.logaddexp(0, z)).T @ a.T) / len(x)
+        hidden = (a.T @ error.T * scipy.special.expit(z)) @ x
+        return np.concatenate([hidden.ravel(), (error.T @ (width * np.logaddexp(0, z)).T).ravel()])
+
+    flat = np.concatenate([first.ravel(), readout.ravel()])
+    how = {"method": "LSODA", "rtol": 1e-10, "atol": 1e-13, "t_eval": times}
+    found = scipy.integrate.solve_ivp(velocity, (0, times[-1]), flat, **how).y.T
+    shape = (-1, *first.shape), (-1, *readout.shape)
+    return found[:, first.size :].reshape(shape[1]), found[:, : first.size].reshape(shape[0])
+
+
+@pytest.mark.slow
+def test_smooth_gates_revive_the_unit_when_the_integral_of_its_drive_is_zero(resting):
+    (unit, sample), time = next(iter(branches(resting).items()))
+    _, drive = along(resting)
+    gates = resting.events.select("gate").table()
+    death = max(row["time"] for row in gates if row["index"][1] == unit)
+    since = resting.ts >= death
+    total = CubicSpline(resting.ts[since], drive[since, unit, sample]).antiderivative()
+    (revival,) = [t for t in total.solve(total(death), extrapolate=False) if t > time]
+    inputs, late = np.r_[1.0, np.asarray(TASK.x[sample])], []
+    for width in (1e-2, 1e-3):
+        readout, hidden = softplus_flow(start(1), width, resting.ts)
+        above = (hidden[:, unit] @ inputs > 0) & (resting.ts > time)
+        assert np.any(above)
+        late.append(resting.ts[np.argmax(above)] - revival)
+        off = np.abs(readout - resting.saved[0][1]).max(axis=(1, 2))
+        assert off[resting.ts < revival].max() < width / 10
+    # It then goes another way, the further the thinner the gate, at the time that the rule has.
+    assert off[-1] > 5e-3
+    assert abs(late[1]) < late[0] / 10
