@@ -15,6 +15,7 @@ import flowlin as fl
 from flowlin._tools import numerics
 from flowlin._tools.function_code import function_parts
 from flowlin._tools.numerics import jit_by_array, previous_float
+from flowlin._tools.smooth_operations import has_only_smooth_operations
 from flowlin.engine import mode_frame, signals
 from flowlin.engine.solvers.bdf_formulas import NordsieckInterpolation, step_polynomial
 from flowlin.engine.solvers.newton_krylov import Ritz
@@ -26,6 +27,28 @@ from flowlin.training import objective as chunks
 from flowlin.training.problem import Problem
 from flowlin.training.rules import VectorField, choose_objective
 from tests.tolerances import of_flow
+
+# ---- Which functions are surely smooth.
+
+
+def step(z):
+    return (z > 0).astype(z.dtype) * z
+
+
+@pytest.mark.parametrize("f", [jnp.tanh, jax.nn.gelu, jax.nn.silu, jnp.sin, jnp.square, jnp.log])
+def test_smooth_functions_are_known(f):
+    mlp = eqx.nn.MLP(3, 2, 4, 2, f, key=jax.random.key(0))
+    once_more = jax.checkpoint(lambda x: mlp(x))
+    assert has_only_smooth_operations(jax.jit(jax.vmap(once_more)), jnp.ones((5, 3)))
+
+
+@pytest.mark.parametrize(
+    "f", [jax.nn.relu, jax.nn.leaky_relu, jax.nn.elu, jnp.abs, jnp.sign, jnp.round, step]
+)
+def test_functions_that_may_have_kinks_are_not_smooth(f):
+    mlp = eqx.nn.MLP(3, 2, 4, 2, f, key=jax.random.key(0))
+    assert not has_only_smooth_operations(jax.jit(jax.vmap(mlp)), jnp.ones((5, 3)))
+
 
 # ---- Stability of Runge-Kutta-Chebyshev.
 

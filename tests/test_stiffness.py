@@ -1,8 +1,10 @@
 """Stiffness: measured during a run, which goes on with another solver where that gets further."""
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.flatten_util
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import brentq
@@ -14,6 +16,7 @@ TASK = fl.tasks.hierarchy()
 NETWORK = fl.LinearNetwork.init(TASK, 9, variance=1e-2, key=jax.random.key(0))
 EVENTS = (fl.LossBelow(0.5),)
 END = 3e3
+EARLY = 32  # accepted steps before the first look
 
 
 def seven(t0, t1):
@@ -55,8 +58,8 @@ def test_a_run_that_becomes_stiff_goes_on_with_the_implicit_method(handed_over):
     exact = brentq(lambda t: loss(t) - 0.5, 0.0, 200.0, xtol=1e-12)
     assert time == pytest.approx(exact, rel=of_time(1e-6))
     # Those before the change are counted: a step of the implicit method takes one at least.
-    steps = int(flow.stats["num_accepted_steps"]) - 256
-    assert int(flow.stats["accepted_evaluations"]) > 13 * 256 + steps
+    steps = int(flow.stats["num_accepted_steps"]) - EARLY
+    assert int(flow.stats["accepted_evaluations"]) > 13 * EARLY + steps
     assert int(flow.stats["evaluations"]) > int(flow.stats["accepted_evaluations"])
     assert int(flow.stats["num_steps"]) < 600  # where explicit steps are bounded by stability
 
@@ -73,9 +76,9 @@ def test_a_run_that_hands_over_is_one_by_a_plain_solver_in_less_work(tmp_path):
     # An event takes a step of its own.
     assert plain.stats["evaluations"] == 3 + 13 * (plain.stats["num_steps"] + len(plain.events))
     assert 5 * chosen.stats["evaluations"] < plain.stats["evaluations"]
-    steps = chosen.stats["num_accepted_steps"] - 256
+    steps = chosen.stats["num_accepted_steps"] - EARLY
     # Those before the change are counted: a step of the implicit method takes one at least.
-    assert int(chosen.stats["accepted_evaluations"]) > 13 * 256 + int(steps)
+    assert int(chosen.stats["accepted_evaluations"]) > 13 * EARLY + int(steps)
     assert np.allclose(chosen.losses, plain.losses, atol=1e-9)
     for a, b in zip(jax.tree.leaves(chosen.final), jax.tree.leaves(plain.final), strict=True):
         assert np.allclose(a, b, atol=2e-6)
@@ -107,6 +110,24 @@ def test_a_stiff_run_goes_on_with_rkc_at_a_loose_tolerance():
     radius = np.asarray(chosen.observed["spectral_radius"])
     assert np.isclose(radius[-1], sharpness, rtol=0.02)
     assert np.isnan(radius[0])  # not yet measured then
+
+
+def clipped(output, target):
+    return jnp.sum(jnp.minimum((output - target) ** 2, 1e3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("activation", "loss", "solver"),
+    [(jnp.tanh, None, "RecycledBDF"), (jax.nn.softplus, None, "RKC"), (jnp.tanh, clipped, "RKC")],
+)
+def test_any_model_goes_on_with_the_implicit_method_where_it_is_surely_smooth(
+    activation, loss, solver
+):
+    model = eqx.nn.MLP(8, 15, 12, 1, activation, key=jax.random.key(0))
+    options = {"loss": loss} if loss else {}
+    flow = fl.gradient_flow(model, TASK, 1e4, ts=seven(0, 1e4), rtol=1e-5, **options)
+    assert flow.stats["solver"] == f"Tsit5, then {solver}"
 
 
 @pytest.mark.slow

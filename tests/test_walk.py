@@ -553,7 +553,7 @@ def replayed(network, task, log, t1):
     (hidden, readout), (bias, _) = jax.tree.map(np.asarray, network.parameters)
     units, inputs = bias.size, x.shape[1]
     state = np.concatenate([np.c_[bias, hidden].ravel(), readout.ravel()])
-    codes = np.asarray(log.initial).reshape(units, samples).copy()
+    codes = np.asarray(log.initial)[: units * samples].reshape(units, samples).copy()
 
     def velocity(_, state, gates, spans):
         w, a = state[: units * inputs].reshape(units, inputs), state[units * inputs :]

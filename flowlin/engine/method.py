@@ -15,6 +15,7 @@ from jaxtyping import ArrayLike, PyTree
 
 from flowlin._tools.arrays import Real, as_dtype, is_traced, replace_fields
 from flowlin._tools.numerics import FlatTree
+from flowlin._tools.smooth_operations import has_only_smooth_operations
 from flowlin._tools.warn import warn_user
 from flowlin.engine.allowed import ErrorPerUnit, ErrorScaledController
 from flowlin.engine.kinks.averaged import AveragedGates
@@ -35,6 +36,7 @@ from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.solvers.wrapped import is_explicit
 from flowlin.networks.base import AbstractOwnModel
 from flowlin.networks.network_kinds import ReLUNetwork
+from flowlin.training.cross_entropy import CrossEntropy
 from flowlin.training.objective import AbstractObjective, ModifiedLoss
 from flowlin.training.problem import Problem
 from flowlin.training.rules import (
@@ -45,6 +47,7 @@ from flowlin.training.rules import (
     choose_objective,
     require_velocities,
 )
+from flowlin.training.squared_error import SquaredError
 
 # Solvers for which any tree of arrays is a state, one flat vector too.
 TREE_SOLVERS = (diffrax.Bosh3, diffrax.Tsit5, diffrax.Dopri8, RKC, RecycledBDF)
@@ -182,8 +185,7 @@ class Method(eqx.Module):
     def stiff_solver(self, problem: Problem) -> diffrax.AbstractSolver:
         """Return the solver to go on with if a run becomes stiff; see `benchmarks/implicit.py`."""
         crossed = self.kinks.traits.needs_gates and self.kinks.width is None
-        known = problem.network.kinks_and_reason[0] == "none"
-        smooth = known and not crossed and not problem.tau.ndim
+        smooth = not crossed and not problem.tau.ndim and _is_smooth(problem)
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.parameters))
         fine = float(self.controller.rtol) <= IMPLICIT_RTOL
         usual = isinstance(self.controller, diffrax.PIDController)
@@ -253,6 +255,16 @@ def choose_method(
     tied = isinstance(network, ReLUNetwork) and kinks.walks
     tied = tied and may_be_at_kink(network, problem.task)  # pyright: ignore
     return Method(policy, goal, chosen, steps, adjoint, flat, by_unit, tied), choice
+
+
+def _is_smooth(problem: Problem) -> bool:
+    """Tell whether network and loss are surely without kinks."""
+    network, task, loss = problem.network, problem.task, problem.loss
+    known = network.kinks_and_reason[0] == "none"
+    if not known and not has_only_smooth_operations(network.outputs, task.x):
+        return False
+    known = type(loss) in (SquaredError, CrossEntropy)
+    return known or has_only_smooth_operations(loss, task.y, task.y, task.weights)
 
 
 def _kinks_of_rule(

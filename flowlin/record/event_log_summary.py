@@ -27,10 +27,14 @@ def event_names(log: Any) -> np.ndarray:
 
 
 def channel_sizes(log: Any) -> dict[str, int]:
-    """Count components by the name of what is watched."""
+    """Count components by the name of what is watched; branches only where there is one."""
     sizes: dict[str, int] = {}
     for channel in log.channels:
         sizes[channel.name] = sizes.get(channel.name, 0) + channel.size
+    time = concrete_array(log.time, 1)
+    if time is not None and "branch" in sizes:
+        if not np.any(np.isfinite(time) & (event_names(log) == "branch")):
+            del sizes["branch"]  # which every walk watches for
     return sizes
 
 

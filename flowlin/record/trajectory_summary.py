@@ -45,12 +45,7 @@ def counts_by_name(log: Any) -> str:
         ]
     else:
         found = event_names(log)[np.isfinite(np.asarray(log.time))]
-        counts = {name: np.sum(found == name) for name in channel_sizes(log)}
-        words = [
-            f"{shorten_text(name)} {count:,}"
-            for name, count in counts.items()
-            if count or name != "branch"  # which every walk watches for
-        ]
+        words = [f"{shorten_text(name)} {np.sum(found == name):,}" for name in channel_sizes(log)]
     return ", ".join([*words[:MOST_NAMES], *["..."] * (len(words) > MOST_NAMES)])
 
 

@@ -22,7 +22,11 @@ from flowlin.runs.run import AbstractPause, run_segment
 
 # Accepted steps before the first look; the next ones come at twice as many each. Runs of averaged
 # gates take few steps, unless they are stiff or switches bound them, as they do where rtol is fine.
-FIRST_LOOK, FIRST_AVERAGED, FIRST_FINE = 256, 128, 4096
+FIRST_LOOK, FIRST_AVERAGED, FIRST_FINE = 32, 128, 4096
+# Steps ahead, of the length that is due, from which on a look is worth its programs, which take
+# seconds to compile: so many, or a few where an evaluation, of so many numbers, is dear itself.
+AHEAD, AHEAD_IF_DEAR, DEAR = 256, 32, 2**26
+STIFF = 2.0  # step due x spectral radius, from which on stability may bound the steps
 LOOSE_RTOL = 1e-3  # from which rtol on steps of averaged gates are rarely bounded by switches
 # Accepted steps: so many to find step size and order, and so many that count.
 WARM, TRIAL = {RKC: 16, RecycledBDF: 48}, 16
@@ -36,11 +40,11 @@ class StiffnessCheck(AbstractPause):
     r"""Lets a run go on with a solver for stiff flows where that gets further per evaluation.
 
     The Jacobian of a gradient flow is minus a Hessian, so an explicit method's steps are bounded
-    by about 3 over its spectral radius, the sharpness, which grows along the run. After 256
-    accepted steps, 512, 1024 and so on the radius is measured, and where the step due exceeds
-    1 / radius the other one is tried: `RecycledBDF` for 64 steps where the flow is smooth and rtol
-    fine, else `RKC` for 32. There is no way back: the sharpness of a flow that has
-    become stiff rarely falls.
+    by about 3 over its spectral radius, the sharpness, which grows along the run. After 32 accepted
+    steps, 64, 128 and so on, where 256 more of the length that is due would not be the end, the
+    radius is measured, and where that step exceeds 2 / radius the other one is tried: `RecycledBDF`
+    for 64 steps where the flow is smooth and rtol fine, else `RKC` for 32. There is no way back:
+    the sharpness of a flow that has become stiff rarely falls.
 
     Averaged gates are looked at after 128 steps, and both go on for 16, of which those of averaged
     gates are kept where `RKC` gains too little. Their steps are bounded by 2 over the radius. Kinks
@@ -72,13 +76,15 @@ class StiffnessCheck(AbstractPause):
         accepted = int(at.counts["num_accepted_steps"])
         if self.switched or accepted < self.first or accepted & (accepted - 1):
             return run, flow
+        step = float(at.controller.next_end - at.t)
+        if not self.averaged and float(run.t1) - float(at.t) < _steps_ahead(run) * step:
+            return run, flow
         found, spent = _jacobian_radius(run, at)
-        flow = _add_evaluations(flow, spent)
+        flow, radius = _add_evaluations(flow, spent), float(found)
         at = _state_of(flow)
-        step, radius = float(at.controller.next_end - at.t), float(found)
         because = f"step x spectral radius = {step * radius:.2g} at t = {float(at.t):.4g}"
         run = run.with_choice(solver_because=because)
-        if step * radius < 1:
+        if step * radius < (1.0 if self.averaged else STIFF):
             return run, flow
         stiff = run.with_stiff_solver()
         start = _restart_with(stiff, at, flow.counts["accepted_evaluations"])
@@ -115,6 +121,13 @@ class StiffnessCheck(AbstractPause):
 
     def on_interrupt(self, run: AbstractRun, flow: Trajectory | None) -> None:
         """Nothing to do."""
+
+
+def _steps_ahead(run: FlowRun) -> int:
+    """Return how many steps there must be to the end for a look to be worth it."""
+    problem = run.problem
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(problem.parameters))
+    return AHEAD_IF_DEAR if numbers * problem.task.samples >= DEAR else AHEAD
 
 
 def _state_of(flow: Trajectory) -> RunState:

@@ -1,0 +1,48 @@
+"""Whether a function is made of smooth operations alone, as its program shows."""
+
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+# Operations without kinks or jumps where they are finite, and those that move numbers about.
+SMOOTH = {
+    "add", "add_any", "sub", "mul", "div", "neg", "integer_pow", "pow", "square", "sqrt", "rsqrt",
+    "cbrt", "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "sin", "cos",
+    "tan", "sinh", "cosh", "asinh", "atan", "lgamma", "digamma", "dot_general",
+    "conv_general_dilated", "reduce_sum", "reduce_window_sum", "cumsum", "fft", "broadcast_in_dim",
+    "reshape", "transpose", "squeeze", "expand_dims", "concatenate", "slice", "pad", "rev", "iota",
+    "copy", "stop_gradient", "convert_element_type",
+}  # fmt: skip
+CALLS = {
+    "jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "checkpoint", "remat2"
+}  # fmt: skip
+
+
+def has_only_smooth_operations(function: Callable[..., object], *arguments: object) -> bool:
+    """Tell whether a function surely has no kinks, by the operations of its program.
+
+    A maximum, a choice by a condition, a loop or an operation that is not known may hide a kink:
+    then it is False, for softplus too, which is computed by a maximum.
+    """
+    return all(map(_is_smooth, jax.make_jaxpr(function)(*arguments).jaxpr.eqns))
+
+
+def _is_smooth(equation: JaxprEqn) -> bool:
+    """Tell whether one operation, or all within it, is smooth in its real inputs."""
+    name, inner = equation.primitive.name, list(_programs_within(equation))
+    if name in CALLS and inner:
+        return all(_is_smooth(one) for program in inner for one in program.eqns)
+    # Truth values that become numbers are jumps.
+    jumps = any(getattr(var.aval, "dtype", None) == jnp.bool_ for var in equation.invars)
+    return name in SMOOTH and not jumps
+
+
+def _programs_within(equation: JaxprEqn) -> Iterator[Jaxpr]:
+    """Yield the programs that an operation calls."""
+    for value in equation.params.values():
+        if isinstance(value, ClosedJaxpr):
+            yield value.jaxpr
+        elif isinstance(value, Jaxpr):
+            yield value
