@@ -32,9 +32,8 @@ def channel_sizes(log: Any) -> dict[str, int]:
     for channel in log.channels:
         sizes[channel.name] = sizes.get(channel.name, 0) + channel.size
     time = concrete_array(log.time, 1)
-    if time is not None and "branch" in sizes:
-        if not np.any(np.isfinite(time) & (event_names(log) == "branch")):
-            del sizes["branch"]  # which every walk watches for
+    if time is not None and "branch" not in event_names(log)[np.isfinite(time)]:
+        sizes.pop("branch", None)  # which every walk watches for
     return sizes
 
 

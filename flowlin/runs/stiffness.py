@@ -26,6 +26,7 @@ FIRST_LOOK, FIRST_AVERAGED, FIRST_FINE = 32, 128, 4096
 # Steps ahead, of the length that is due, from which on a look is worth its programs, which take
 # seconds to compile: so many, or a few where an evaluation, of so many numbers, is dear itself.
 AHEAD, AHEAD_IF_DEAR, DEAR = 256, 32, 2**26
+NEXT_IF_SHORT = 256  # accepted steps before the next look, where the end was near at one
 STIFF = 2.0  # step due x spectral radius, from which on stability may bound the steps
 LOOSE_RTOL = 1e-3  # from which rtol on steps of averaged gates are rarely bounded by switches
 # Accepted steps: so many to find step size and order, and so many that count.
@@ -41,10 +42,10 @@ class StiffnessCheck(AbstractPause):
 
     The Jacobian of a gradient flow is minus a Hessian, so an explicit method's steps are bounded
     by about 3 over its spectral radius, the sharpness, which grows along the run. After 32 accepted
-    steps, 64, 128 and so on, where 256 more of the length that is due would not be the end, the
-    radius is measured, and where that step exceeds 2 / radius the other one is tried: `RecycledBDF`
-    for 64 steps where the flow is smooth and rtol fine, else `RKC` for 32. There is no way back:
-    the sharpness of a flow that has become stiff rarely falls.
+    steps, 64, 128 and so on the radius is measured, and where the step due exceeds 2 / radius the
+    other one is tried: `RecycledBDF` for 64 steps where the flow is smooth and rtol fine, else
+    `RKC` for 32. Not where 256 such steps would be the end: the next look is then after 256. There
+    is no way back: the sharpness of a flow that has become stiff rarely falls.
 
     Averaged gates are looked at after 128 steps, and both go on for 16, of which those of averaged
     gates are kept where `RKC` gains too little. Their steps are bounded by 2 over the radius. Kinks
@@ -78,6 +79,7 @@ class StiffnessCheck(AbstractPause):
             return run, flow
         step = float(at.controller.next_end - at.t)
         if not self.averaged and float(run.t1) - float(at.t) < _steps_ahead(run) * step:
+            self.first = NEXT_IF_SHORT  # a pause costs milliseconds, as many as a short run
             return run, flow
         found, spent = _jacobian_radius(run, at)
         flow, radius = _add_evaluations(flow, spent), float(found)
