@@ -4,7 +4,7 @@
 
 Writes `implicit.json` and the table `implicit.md` to `benchmarks/results/`: per problem, initial
 weights and target, the fewest evaluations of the field with which each method's relative parameter
-error is no larger, and the seconds of that run, over tolerances from 1e-2 on, three a decade.
+error is no larger, and the processor seconds of that run, over tolerances from 1e-2 on, three a decade.
 Evaluations are `flow.stats["evaluations"]`: every call of the field, products with the Hessian,
 rejected steps and the first step's length included; CVODE's are counted as they happen, too. It is
 given what `peers.py` gives it: BDF, matrix-free GMRES, the same compiled field. What is known is
@@ -115,9 +115,9 @@ def measured(problem: str, seed: int, network, task, t1, methods) -> list[dict]:
         for rtol in COARSE if coarse else TOLERANCES:
             if rtol < FINEST.get(name, 0) or (points and points[-1]["error"] < TARGETS[-1] / 3):
                 break
-            begin = time.perf_counter()
+            begin = time.process_time()
             found, count = run(network, task, t1, rtol)
-            taken = time.perf_counter() - begin
+            taken = time.process_time() - begin
             error = float(np.linalg.norm(found - known) / size)
             points.append({"rtol": rtol, "error": error, "evaluations": count, "seconds": taken})
         for target in TARGETS[:2] if coarse else TARGETS:
@@ -160,7 +160,7 @@ def table(rows: list[dict]) -> str:
         "flowlin include\nmaking the statistics of 60,000 images in each call, which CVODE is "
         "given."
     )
-    title = "Evaluations and seconds at no larger an error, medians over initial weights.\n\n"
+    title = "Evaluations and processor seconds at no larger an error, medians over initial weights.\n\n"
     return title + _common.markdown_table(head, lines) + "\n" + note
 
 

@@ -4,6 +4,7 @@ import io
 import math
 import warnings
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,7 +68,7 @@ def test_the_norm_is_that_of_all_that_moves():
     np.testing.assert_allclose(np.linalg.norm(slopes), 1e-4, rtol=1e-5)
     low = fl.GradientBelow(1e-9, terminate=True)  # below what the steps' errors leave
     with pytest.warns(fl.CrossingsWarning, match="event 'gradient'"):
-        flow = fl.gradient_flow(NETWORK, TREE, None, events=low)
+        flow = fl.gradient_flow(NETWORK, TREE, None, events=low, solver=diffrax.Dopri8())
     assert np.isinf(flow.events.uncertainty[0])
     zero = jax.tree.map(jnp.zeros_like, NETWORK)
     flow = fl.gradient_flow(zero, TREE, float("inf"), events=REST)
