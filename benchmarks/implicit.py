@@ -4,7 +4,8 @@
 
 Writes `implicit.json` and the table `implicit.md` to `benchmarks/results/`: per problem, initial
 weights and target, the fewest evaluations of the field with which each method's relative parameter
-error is no larger, and the processor seconds of that run, over tolerances from 1e-2 on, three a decade.
+error is no larger, and the processor seconds of that run, over tolerances from 1e-2 on, three a
+decade.
 Evaluations are `flow.stats["evaluations"]`: every call of the field, products with the Hessian,
 rejected steps and the first step's length included; CVODE's are counted as they happen, too. It is
 given what `peers.py` gives it: BDF, matrix-free GMRES, the same compiled field. What is known is
@@ -160,8 +161,8 @@ def table(rows: list[dict]) -> str:
         "flowlin include\nmaking the statistics of 60,000 images in each call, which CVODE is "
         "given."
     )
-    title = "Evaluations and processor seconds at no larger an error, medians over initial weights.\n\n"
-    return title + _common.markdown_table(head, lines) + "\n" + note
+    title = "Evaluations and processor seconds at no larger an error, medians over initial weights."
+    return title + "\n\n" + _common.markdown_table(head, lines) + "\n" + note
 
 
 def main() -> None:
