@@ -25,9 +25,10 @@ WORDS = "reference/index", "words-in-signatures"  # the page and the heading
 
 
 def first_sentence(text: str) -> str:
-    """A docstring's first sentence, on one line."""
+    """A docstring's first sentence, on one line; of one that leads to a formula, its beginning."""
     paragraph = " ".join(text.split("\n\n")[0].split())
-    return re.split(r"(?<=[.:])\s+(?=[A-Z])", paragraph)[0]
+    sentence = re.split(r"(?<=[.])\s+(?=[A-Z`])", paragraph)[0]
+    return sentence if sentence[-1:] in ".)" else f"{sentence.rpartition(':')[0] or sentence}."
 
 
 def names_of(page: str) -> Iterator[tuple[str, str]]:
@@ -35,7 +36,7 @@ def names_of(page: str) -> Iterator[tuple[str, str]]:
     for found in ENTRY.finditer(page):
         name = found[1]
         if "data::" in found[0]:  # its words stand on the page
-            yield name, first_sentence(page[found.end() :].lstrip("\n").strip())
+            yield name, first_sentence(page[found.end() :].partition("```")[0].strip())
         else:
             thing = fl
             for part in name.split(".")[1:]:

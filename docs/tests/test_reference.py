@@ -4,6 +4,7 @@ import ast
 import functools
 import inspect
 import re
+import sys
 import textwrap
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,11 @@ import pytest
 import flowlin as fl
 
 REFERENCE = Path(__file__).resolve().parent.parent / "reference"
+sys.path[:0] = [str(REFERENCE), str(REFERENCE.parent / "_tools")]
+
+import _docstrings
+import reference_pages
+
 PAGES = sorted(set(REFERENCE.glob("*.md")) - {REFERENCE / "derivations.md"})
 ENTRY = re.compile(r"^\.\. (?:auto(?:function|class|exception|data)|py:data):: (\S+)", re.M)
 EXAMPLE = re.compile(r"^```(?:pycon|python)$", re.M)
@@ -149,6 +155,50 @@ def test_whatever_returns_arrays_says_their_shape():
         """Return (something, or nothing)."""
 
     assert lacks_shape(shapeless)  # the rule can fail
+
+
+def signatures():
+    """The signatures that the pages show, as text."""
+    for name in (entry for page in PAGES for entry, _ in entries(page.read_text())):
+        named = thing(name)
+        if inspect.isfunction(named):
+            yield " ".join(filter(None, _docstrings.of_function(named, bound=False)))
+        elif inspect.isclass(named) and not isinstance(named, type(fl.RESULTS)):
+            yield _docstrings.of_class(named)
+    for _, function, _ in shown_methods():
+        yield " ".join(filter(None, _docstrings.of_function(function, bound=True)))
+
+
+def test_words_in_signatures_are_explained():
+    """What stands in annotations is public, of Python's `typing`, or a row of the first page."""
+    plain = {"Any", "Callable", "Literal", "Mapping", "Sequence", "AbstractContextManager"}
+    plain |= {"True", "False", "None", "Self", "MOST"}  # MOST is a number
+    known = plain | {name for things in _docstrings.public().values() for name in things}
+    text = re.sub(r"'[^']*'", "", " ".join(signatures()))
+    used = set(re.findall(r"(?<![\w.~])[A-Z]\w+", text))
+    assert {"Numbers", "AnyLoss"} < used
+    assert used - known == reference_pages.words() & used
+    assert reference_pages.words() - used == set()
+
+
+def test_each_page_opens_with_a_table_of_its_names():
+    for page in set(PAGES) - {REFERENCE / "index.md"}:
+        text = page.read_text()
+        assert text.split("\n\n")[2].startswith("```{names}"), page.name
+        told = dict(reference_pages.names_of(text))
+        assert list(told) == [name for name, _ in entries(text)]
+        assert all(10 < len(sentence) < 250 for sentence in told.values()), told
+    assert reference_pages.first_sentence("A rule: it moves\nw by\n\n$x$") == "A rule."
+    assert reference_pages.first_sentence("One thing. Another.") == "One thing."
+
+
+def test_what_draws_has_a_picture():
+    drawing = {name for name in dir(fl.plot) if name[0] != "_"} - {"COLOURS", "style"}
+    drawing = {name for name in drawing if inspect.isfunction(getattr(fl.plot, name))}
+    assert {path.stem for path in reference_pages.PICTURES.iterdir()} == drawing
+    lines = ["Draw it.", "", "More."]
+    reference_pages.add_picture(None, "function", "flowlin.plot.losses", None, None, lines)
+    assert lines[2] == "![What losses draws](/_static/plot/losses.png)"
 
 
 def test_every_public_name_stands_once_with_an_example():
