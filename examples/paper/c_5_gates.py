@@ -285,7 +285,7 @@ def _many_row(data: Data) -> Row:
 
 def draw(data: Data) -> Figure:
     """Training losses, errors on pairs held out, test errors on the teacher."""
-    figure, axes = plt.subplots(1, 3, figsize=(14.0, 4.6), width_ratios=(1.2, 1.2, 0.9))
+    figure, axes = plt.subplots(1, 3, figsize=(10.2, 3.8), width_ratios=(1.2, 1.2, 0.9))
     names = list(data.contexts)
     train = [column(data.contexts[name], "train") for name in names]
     _dots(axes[0], names, train, "black", "")
