@@ -73,6 +73,17 @@ def test_links_of_the_repository_lead_somewhere(name):
     assert [link for link in inside if not (page.parent / link).exists()] == []
 
 
+def test_the_entry_of_flowlin_is_that_of_the_citation():
+    page, citation = (DOCS / "references.md").read_text(), (ROOT / "CITATION.cff").read_text()
+    (version,), (date,) = (re.findall(rf"^{key}: (.*)$", citation, re.M)
+                           for key in ("version", "date-released"))  # fmt: skip
+    assert f"version = {{{version}}}" in page
+    assert f"date    = {{{date}}}" in page
+    entries = re.findall(r"^## (\w+),", page, re.M)
+    assert entries == [paper for paper in verdicts.PAPERS if paper != "other"]
+    assert page.count("```bibtex") == len(entries) + 1
+
+
 def test_every_picture_has_a_script():
     for pictures, scripts in (
         ("docs", "examples"),
@@ -128,7 +139,7 @@ def test_a_source_has_ten_lines_of_summary_at_most():
 
 def test_cards_are_in_order_and_lead_to_papers_and_errata():
     rows = verdict_table.records()
-    assert rows[0]["study"].startswith("m_fig")
+    assert rows[0]["study"].startswith("m_")
     order = [(list(verdicts.PAPERS).index(r["paper"]), r["class"] != "claim") for r in rows]
     assert order == sorted(order)
     assert verdict_table.title("M").startswith("<i>Bias-mediated early linearization")
