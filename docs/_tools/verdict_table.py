@@ -50,6 +50,8 @@ NUMBER = re.compile(
     r"|(?: of \d+)? \([\d.]+ ?%? to [\d.]+ ?%\))"
 )
 PLACE = re.compile(r"\b(?:Fig\.|Eq\.) \d+[A-Z]?")
+# Where a sentence ends, or a part of it: not behind App., Fig., Eq., Sec.
+END = re.compile(r"(?:;|(?<!App)(?<!Fig)(?<!Figs)(?<!Eq)(?<!Eqs)(?<!Sec)\.) ")
 LONGEST = 120  # letters before a number
 DOCS = pathlib.Path(__file__).resolve().parents[1]
 ERRATUM = re.compile(r"\bE(\d+)[a-d]?\b")
@@ -157,8 +159,7 @@ def headline(measured: str) -> tuple[str, str]:
     found = NUMBER.search(measured)
     if not found:
         return shorten(measured, LONGEST), ""
-    start = max(measured.rfind(end, 0, found.start()) + 2 for end in ("; ", ". "))
-    before = measured[start if start > 1 else 0 : found.start()]
+    before = END.split(measured[: found.start()])[-1]
     cut = before[-LONGEST:].partition(" ")[2] if len(before) > LONGEST else before
     return ("… " if cut != before else "") + cut, found[0]
 

@@ -119,6 +119,7 @@ def test_a_card_has_the_first_number_with_an_interval():
         "1.5 ± 0.2 (5 seeds)",
     )
     assert headline("one; so in 9 of 10 (60% to 98%)") == ("so in ", "9 of 10 (60% to 98%)")
+    assert headline("x. As App. B says, 0.2 ± 0.1") == ("As App. B says, ", "0.2 ± 0.1")
     assert headline("nothing of 3") == ("nothing of 3", "")
     long = " ".join(["word"] * 60)
     assert headline(f"{long} 2 ± 1")[0].startswith("… word")
