@@ -23,7 +23,22 @@ import speed
 
 LEAST, MOST = 8.0, 4  # CSS pixels, panels
 PICTURES = list(letters.pictures())
-LATER = {}
+LATER = {
+    "c_4_race": (5.7, 6),
+    "c_6_rectified": (5.1, 6),
+    "l_effective_weights": (5.7, 1),
+    "m_eq13_14": (7.7, 3),
+    "m_fig1": (6.8, 6),
+    "m_fig11": (6.6, 1),
+    "m_fig2": (8.1, 12),
+    "m_fig5": (7.7, 6),
+    "m_fig7": (6.8, 6),
+    "m_fig8": (6.8, 6),
+    "w_fig4": (6.1, 8),
+    "lazy_to_rich": (8.3, 6),
+    "linearization_phase": (6.8, 4),
+    "bias_rank": (9.2, 6),
+}
 
 
 def found(picture):
