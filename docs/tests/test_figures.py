@@ -27,7 +27,6 @@ LATER = {
     "c_4_race": (5.7, 6),
     "c_6_rectified": (5.1, 6),
     "l_effective_weights": (5.7, 1),
-    "m_eq13_14": (7.7, 3),
     "m_fig1": (6.8, 6),
     "m_fig11": (6.6, 1),
     "m_fig2": (8.1, 12),
@@ -37,7 +36,6 @@ LATER = {
     "w_fig4": (6.1, 8),
     "lazy_to_rich": (8.3, 6),
     "linearization_phase": (6.8, 4),
-    "bias_rank": (9.2, 6),
 }
 
 
