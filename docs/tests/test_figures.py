@@ -5,6 +5,8 @@ numbers; each was computed in minutes to hours. Whoever computes one anew draws 
 strikes it from the list.
 """
 
+import dataclasses
+import json
 import pathlib
 import sys
 
@@ -16,8 +18,11 @@ from PIL import Image
 import flowlin as fl
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(DOCS / "_tools"), str(DOCS / "_figures")]
+STUDIES = DOCS.parent / "examples" / "studies"
+sys.path[:0] = [str(DOCS / "_tools"), str(DOCS / "_figures"), str(STUDIES)]
 
+import _studies
+import half_gate_depth
 import letters
 import speed
 
@@ -84,3 +89,16 @@ def test_what_is_read_is_what_is_drawn(name):
     with Image.open(picture) as image:  # drawn at this size
         assert image.width == pytest.approx(figure.get_figwidth() * 150, abs=1)
     plt.close(figure)
+
+
+def test_a_study_is_read_back_as_it_was_computed():
+    """What `--redraw` draws is what the JSON holds, to the letter."""
+    data = _studies.committed("half_gate_depth", half_gate_depth.Data)
+    assert isinstance(data.size, half_gate_depth.Size)
+    text = json.dumps(dataclasses.asdict(data), default=lambda value: value.tolist())
+    held = json.loads((STUDIES / "results/half_gate_depth.json").read_text())
+    del held["findings"]
+    assert text == json.dumps(held)
+    assert _studies.rebuild(dict[float, list[int]], {"0.5": [1]}) == {0.5: [1]}
+    assert _studies.rebuild(tuple[int, ...] | None, [1, 2]) == (1, 2)
+    assert _studies.rebuild(tuple[int, ...] | None, None) is None
