@@ -141,14 +141,19 @@ def table(entries: list[dict]) -> str:
 
 
 def picture(entries: list[dict], path: Any) -> None:
-    """Rank against c: by the mean input, the bias coordinate and the mean target."""
-    fig, axes = plt.subplots(2, 3, figsize=(10, 6), sharex=True, sharey=True)
+    """Rank against c: by the mean input, the bias coordinate and the mean target.
+
+    Data on which all three are first at every c have no panel, and are named above.
+    """
     kinds = (
         ("rank", "mean input [c; xbar]", "#56B4E9", "-", 4.0),
         ("bias rank", "bias coordinate", "black", "--", 2.0),
         ("mean rank", "mean target", "#CC79A7", ":", 2.0),
     )
-    for axis, e in zip(axes.ravel(order="F"), entries, strict=False):
+    shown = [e for e in entries if max(max(e[key]) for key, *_ in kinds) > 1]
+    others = [e["data"] for e in entries if e not in shown]
+    fig, axes = plt.subplots(-(-len(shown) // 2), 2, figsize=(9, 6.4), sharey=True, squeeze=False)
+    for axis, e in zip(axes.flat, shown, strict=False):
         for key, label, colour, style, width in kinds:
             ranks = np.where(np.array(e[key]) > 0, e[key], np.nan)
             axis.step(e["c"], ranks, style, color=colour, lw=width, label=label, where="mid")
@@ -156,15 +161,15 @@ def picture(entries: list[dict], path: Any) -> None:
                      label="condition holds from")  # fmt: skip
         axis.set_title(e["data"], fontsize=11)
         axis.set_xscale("symlog", linthresh=0.1)
-        axis.set_xlim(0, 10)
-        axis.set_ylim(10.5, 0.5)
-        axis.set_yticks([1, 2, 4, 6, 8, 10])
+        axis.set(xlim=(0, 10), ylim=(10.5, 0.5), yticks=[1, 2, 4, 6, 8, 10])
+        axis.set_xticks([0, 0.1, 1, 10], ["0", "0.1", "1", "10"])
     for axis in axes[-1]:
         axis.set_xlabel("bias strength c")
-        axis.set_xticks([0, 0.1, 1, 10], ["0", "0.1", "1", "10"])
     for axis in axes[:, 0]:
         axis.set_ylabel("rank of the mode that\noverlaps most with ...")
-    axes[1, 0].legend(loc="lower right")
+    axes[0, 0].legend(loc="upper left", bbox_to_anchor=(0.0, 0.9))
+    if others:
+        fig.suptitle(f"first at every c, not shown: {'; '.join(others)}", fontsize=11)
     fig.savefig(path, dpi=130)
 
 

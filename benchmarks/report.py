@@ -22,7 +22,8 @@ INTRODUCTION = """# Benchmarks
 
 One script per claim. Each takes `--quick` (seconds, leaves the results alone) and `--help`, which
 says what is measured and how; its results are in [`results/`](results), as JSON and as a table.
-This page is made from them by `python benchmarks/report.py`.
+This page is made from them by `python benchmarks/report.py`; their plots, and which solver, policy
+and device to take, are on [a page of the documentation](../docs/explanation/benchmarks.md).
 
 ```bash
 pip install '.[benchmarks]'            # the peers: SciPy, SUNDIALS, PyTorch, torchdiffeq

@@ -131,7 +131,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 def figure(rows: list[dict[str, Any]]) -> None:
     """5, 50 and 95 % of the times against the flow's, per event."""
     groups = grouped(rows)
-    fig, axes = plt.subplots(1, len(groups), figsize=(3.6 * len(groups), 3.4), squeeze=False)
+    fig, axes = plt.subplots(1, len(groups), figsize=(3.4 * len(groups), 3.4), squeeze=False)
     for ax, ((task, mode), mine) in zip(axes[0], groups.items(), strict=True):
         batches = sorted({r["batch"] for r in mine})
         colours = fl.plot.shades("descent", len(batches))

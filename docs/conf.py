@@ -45,6 +45,7 @@ version = release = fl.__version__
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
     "_docstrings",
@@ -52,6 +53,7 @@ extensions = [
     "notebooks",
     "repository_links",
     "gallery",
+    "reference_pages",
     "verdict_table",
     "walk_figure",
     "search_index",

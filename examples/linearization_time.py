@@ -186,9 +186,9 @@ def closed_strengths(run: Run) -> jax.Array:
     return fl.theory.mode_strength(run.flow.ts[:, None], run.modes.s, run.modes.d, run.a0)
 
 
-def draw_loss(ax: plt.Axes, runs: list[Run], task: fl.Task, bias: bool) -> None:
-    """Loss curves of the networks with or without bias."""
-    chosen = [r for r in runs if r.bias == bias]
+def draw_loss(ax: plt.Axes, runs: list[Run], task: fl.Task) -> None:
+    """Loss curves of the networks with bias; those without look the same."""
+    chosen = [r for r in runs if r.bias]
     curves = {f"{r.kind}, flow": r.flow for r in chosen}
     fl.plot.losses(curves | {f"{r.kind}, descent": r.descent for r in chosen}, ax)
     linear = next(r for r in chosen if r.kind == "linear")
@@ -196,7 +196,7 @@ def draw_loss(ax: plt.Axes, runs: list[Run], task: fl.Task, bias: bool) -> None:
     start = 0.5 * jnp.sum(task.y**2) / task.samples
     closed = start - jnp.sum(m.s * a - 0.5 * m.d * a**2, axis=1)
     ax.plot(linear.flow.ts, closed, **fl.plot.look("theory"), label="closed form (linear)")
-    ax.set(title="with bias" if bias else "without bias", ylim=(0, None))
+    ax.set(title="A. loss, with bias", ylim=(0, None))
     ax.legend(frameon=False, fontsize=8)
 
 
@@ -205,7 +205,9 @@ def draw_activity(ax: plt.Axes, run: Run, given: argparse.Namespace) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", fl.LinearizationWarning)
         fl.plot.activity(run.flow, ax, quantile=given.quantile)
-    ax.set(title="ReLU with bias: activity", ylim=(0, 1.45), yticks=np.linspace(0, 1, 6))
+    ax.set(
+        title="B. units of the ReLU network, with bias", ylim=(0, 1.45), yticks=np.linspace(0, 1, 6)
+    )
     handles, _ = ax.get_legend_handles_labels()
     handles += [
         Line2D([], [], color="0.3", linestyle="-", label="sliding pairs off (open)"),
@@ -225,7 +227,7 @@ def draw_modes(ax: plt.Axes, runs: list[Run]) -> None:
     handles.append(Line2D([], [], color="0.3", marker="o", markerfacecolor="white", linestyle="",
                           label="located hit"))  # fmt: skip
     ax.legend(handles=handles, frameon=False, fontsize=8, loc="lower right")
-    ax.set_title("with bias: the first modes")
+    ax.set_title("C. the first modes, with bias")
 
 
 def draw_ratios(ax: plt.Axes, runs: list[Run], most: int = 10) -> None:
@@ -245,7 +247,7 @@ def draw_ratios(ax: plt.Axes, runs: list[Run], most: int = 10) -> None:
                 label="with bias" if bias else "without bias")  # fmt: skip
     ax.axhline(1, color="0.6", linewidth=0.8, zorder=0)
     ax.set(xlabel="mode, equal ones together", ylabel="hitting time, ReLU / linear",
-           title="by which factor ReLU networks are late")  # fmt: skip
+           title="D. by which factor ReLU networks are late")  # fmt: skip
     ax.set_xticks(range(len(groups)), pair[0].modes.names[:most])
     ax.legend(frameon=False, fontsize=8, ncols=2)
 
@@ -262,14 +264,11 @@ def main() -> None:
             runs.append(train(given, task, kind, bias))
             print(f"trained {runs[-1].name}: {time.perf_counter() - start:.0f} s", flush=True)
     report(runs, given)
-    figure, axes = plt.subplot_mosaic(
-        "AB;CD;EE", figsize=(9, 9.6), layout="constrained", height_ratios=(1, 1.05, 0.7)
-    )
-    draw_loss(axes["A"], runs, task, bias=True)
-    draw_loss(axes["B"], runs, task, bias=False)
-    draw_activity(axes["C"], runs[1], given)
-    draw_modes(axes["D"], runs)
-    draw_ratios(axes["E"], runs)
+    figure, axes = plt.subplots(2, 2, figsize=(9, 7), layout="constrained")
+    draw_loss(axes[0, 0], runs, task)
+    draw_activity(axes[0, 1], runs[1], given)
+    draw_modes(axes[1, 0], runs)
+    draw_ratios(axes[1, 1], runs)
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / f"linearization_time_{given.task}.png"
     figure.savefig(path, dpi=150)

@@ -3,16 +3,18 @@
     python docs/_figures/plots.py [--out FOLDER]
 
 Runs on toy tasks, about a minute, most of it compiling. Writes `docs/_static/plot/NAME.png`, NAME
-the function's. `fl.plot.work_precision` is left to the benchmarks, which draw with it.
+the function's; of `fl.plot.animate` a film of some frames, NAME.gif.
 """
 
 import argparse
+import json
 import pathlib
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import matplotlib
+import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from PIL import Image
 
@@ -96,6 +98,54 @@ def of_map() -> Axes:
     return fl.plot.sweep_map(strengths, starts, times, names=names)
 
 
+def of_work() -> Axes:
+    """Four methods of `benchmarks/results/peers.json` on a linear network that is not stiff."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    entries = json.loads((root / "benchmarks" / "results" / "peers.json").read_text())
+    (linear,) = (entry for entry in entries if entry["problem"] == "linear c=1")
+    methods = {}
+    for contender in linear["contenders"]:
+        if contender["name"] in ("flowlin", "scipy DOP853", "CVODE BDF, GMRES", "descent, JAX"):
+            rows = [r for r in contender["tried"] if r.get("error") and r.get("evaluations")]
+            methods[contender["name"]] = [[r[k] for r in rows] for k in ("evaluations", "error")]
+    return fl.plot.work_precision(methods, error="relative error of the parameters")
+
+
+def of_kinds() -> Axes:
+    """The line of every kind of network."""
+    ax = plt.figure(layout="constrained").add_subplot()
+    kinds = list(fl.plot.COLOURS)
+    for k, kind in enumerate(kinds):
+        for n in range(3):
+            ax.plot([n, n + 0.9], [-k, -k], **fl.plot.look(kind, n))
+    ax.set(yticks=-jnp.arange(len(kinds)), yticklabels=kinds)
+    ax.set(xticks=[0.45, 1.45, 2.45], xticklabels=["n = 0", "n = 1", "n = 2"])
+    return ax
+
+
+def of_shades() -> Axes:
+    """Eight shades of each kind's colour."""
+    ax = plt.figure(layout="constrained").add_subplot()
+    kinds = list(fl.plot.COLOURS)
+    for k, kind in enumerate(kinds):
+        for n, colour in enumerate(fl.plot.shades(kind, 8)):
+            ax.add_patch(plt.Rectangle((n, -k - 0.4), 1.0, 0.8, color=colour))
+    ax.set(xlim=(0, 8), ylim=(-len(kinds) + 0.4, 0.6), yticks=-jnp.arange(len(kinds)))
+    ax.set(yticklabels=kinds, xticks=[0.5, 7.5], xticklabels=["dark", "light"])
+    return ax
+
+
+def film(folder: pathlib.Path) -> pathlib.Path:
+    """Gates of a ReLU network at some times, as a film."""
+    network = fl.ReLUNetwork.init(TREE, hidden=(8,), variance=2e-4, key=jax.random.key(0))
+    flow = fl.gradient_flow(network, TREE, END, ts=TIMES)
+
+    def draw(figure, k: int) -> None:
+        fl.plot.sides(flow, float(TIMES[4 * k]), ax=figure.subplots())
+
+    return fl.plot.animate(draw, 30, folder / "animate.gif", size=(4.5, 3.2), dpi=100)
+
+
 def save(name: str, draw: Callable[[], Axes], folder: pathlib.Path) -> None:
     """A picture with a palette, a third of the size of one without."""
     with fl.plot.style():
@@ -116,8 +166,11 @@ def main() -> None:
     folder = parser.parse_args().out
     folder.mkdir(parents=True, exist_ok=True)
     more = {"cube": of_cube, "pathways": of_pathways, "sweep_line": of_sweep, "sweep_map": of_map}
+    more |= {"work_precision": of_work, "look": of_kinds, "shades": of_shades}
     for name, draw in (of_runs() | more).items():
         save(name, draw, folder)
+    with fl.plot.style():
+        print(film(folder))
 
 
 if __name__ == "__main__":

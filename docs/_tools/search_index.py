@@ -74,6 +74,8 @@ def parts(doctree: nodes.Node) -> list[Part]:
                 found[-1].texts.append(plain(child))
             elif isinstance(child, nodes.title | nodes.comment | addnodes.index):
                 continue
+            elif isinstance(child, nodes.table) and "names" in child["classes"]:
+                continue  # each name says it again below
             elif isinstance(child, nodes.raw):
                 cards = CARD.findall(child.astext())
                 found.extend(Part(place, html.unescape(source), []) for place, source in cards)

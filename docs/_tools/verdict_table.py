@@ -40,8 +40,9 @@ data-verdict="{outcome}" data-paper="{paper}" data-kind="{class}">
 MORE = """\
 <details><summary>All numbers</summary>
 <p>{claim}</p><p>Measured: {measured} <i>({size})</i></p><p>Verdict: {verdict}</p>{moves}
+<p>Computed by <code>python3 dev.py run python examples/paper/{study}.py</code></p>
 </details><p class="verdict-links"><a href="#{id}">this card</a>
-<a href="_images/{study}.png">figure</a>
+<a href="_images/{study}.png">figure</a>{errata}
 """
 # A number with its uncertainty, or a share with its interval.
 NUMBER = re.compile(
@@ -49,11 +50,15 @@ NUMBER = re.compile(
     r"|(?: of \d+)? \([\d.]+ ?%? to [\d.]+ ?%\))"
 )
 PLACE = re.compile(r"\b(?:Fig\.|Eq\.) \d+[A-Z]?")
+# Where a sentence ends, or a part of it: not behind App., Fig., Eq., Sec.
+END = re.compile(r"(?:;|(?<!App)(?<!Fig)(?<!Figs)(?<!Eq)(?<!Eqs)(?<!Sec)\.) ")
 LONGEST = 120  # letters before a number
+DOCS = pathlib.Path(__file__).resolve().parents[1]
+ERRATUM = re.compile(r"\bE(\d+)[a-d]?\b")
 
 
 def records() -> list[dict[str, str]]:
-    """All rows of all studies, as they stand in the committed results."""
+    """All rows of all studies, from the committed results: by paper, its claims first."""
     found = []
     for study in verdicts.names():
         record = json.loads((verdicts.RESULTS / f"{study}.json").read_text())
@@ -61,7 +66,33 @@ def records() -> list[dict[str, str]]:
         for k, row in enumerate(record["verdicts"]):
             own = {"paper": verdicts.paper_of(row["source"]), "id": f"{study}-{k}"}
             found.append(row | more | own)
-    return found
+    papers = list(verdicts.PAPERS)
+    return sorted(
+        found,
+        key=lambda row: (papers.index(row["paper"]), row["class"] != "claim",
+                         not row["study"].startswith(f"{row['paper'].lower()}_")),
+    )  # fmt: skip
+
+
+def headings(page: str) -> dict[str, str]:
+    """The places of a page's second headings, by the first word of each: "E11", "M"."""
+    text = (DOCS / page).read_text()
+    found = re.findall(r"(?:^\(([\w-]+)\)=\n+)?^## ((\w+).*)", text, re.M)
+    return {
+        word: place or re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+        for place, title, word in found
+    }
+
+
+def errata(source: str) -> str:
+    """Links to the errata that a source names, as HTML."""
+    places = headings("explanation/errata.md")
+    places["E17"] = places["E16"]  # both under one heading
+    numbers = dict.fromkeys(f"E{number}" for number in ERRATUM.findall(source))
+    return "".join(
+        f' <a href="explanation/errata.html#{places[number]}">erratum {number}</a>'
+        for number in numbers
+    )
 
 
 def options(names: Mapping[str, str], counts: Counter[str]) -> str:
@@ -104,7 +135,8 @@ def summaries(rows: Sequence[Mapping[str, str]]) -> str:
 def lines(paper: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """A source's lines of the summary: outcome, number, the first equations and figures."""
     claims = [row for row in rows if row["paper"] == paper and row["class"] == "claim"]
-    yield f"<li>{len(claims)} claims</li>"
+    place = headings("references.md").get(paper, "references")
+    yield f'<li>{len(claims)} claims of <a href="references.html#{place}">{title(paper)}</a></li>'
     for outcome in OUTCOMES:
         found = [row["source"] for row in claims if row["outcome"] == outcome]
         if found:
@@ -115,13 +147,19 @@ def lines(paper: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
             yield f'<li><a href="#?{query}">{outcome}</a> {len(found)}{where}</li>'
 
 
+def title(paper: str) -> str:
+    """A paper's title, as the references have it; for others what they are."""
+    text = (DOCS / "references.md").read_text()
+    found = re.search(rf"^## {paper}, .*\n\n\*([^*]+?)\.?\*", text, re.M)
+    return f"<i>{html.escape(found[1])}</i>" if found else "other works"
+
+
 def headline(measured: str) -> tuple[str, str]:
     """The first number with an interval, and what stands before it in its sentence."""
     found = NUMBER.search(measured)
     if not found:
         return shorten(measured, LONGEST), ""
-    start = max(measured.rfind(end, 0, found.start()) + 2 for end in ("; ", ". "))
-    before = measured[start if start > 1 else 0 : found.start()]
+    before = END.split(measured[: found.start()])[-1]
     cut = before[-LONGEST:].partition(" ")[2] if len(before) > LONGEST else before
     return ("… " if cut != before else "") + cut, found[0]
 
@@ -137,7 +175,9 @@ def card(row: Mapping[str, str]) -> tuple[str, str]:
     safe = {k: html.escape(v) for k, v in {**row, "before": before, "number": number}.items()}
     said = f"<q>{safe['quote']}</q>" if row["quote"] else safe["claim"]
     moves = f"<p>{safe['moves']}</p>" if row["moves"] else ""
-    return HEAD.format_map(safe | {"said": said}), MORE.format_map(safe | {"moves": moves})
+    return HEAD.format_map(safe | {"said": said}), MORE.format_map(
+        safe | {"moves": moves, "errata": errata(row["source"])}
+    )
 
 
 class VerdictTable(SphinxDirective):

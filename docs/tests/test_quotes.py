@@ -15,9 +15,11 @@ import pytest
 
 DOCS = Path(__file__).resolve().parent.parent
 ROOT = DOCS.parent
-sys.path.append(str(ROOT / "benchmarks"))
+sys.path[:0] = [str(ROOT / "benchmarks"), str(DOCS / "_figures")]
 
 import _peers_table
+import speed
+from PIL import Image
 
 RESULT = re.compile(r"\]\(((?:\.\./)+(?:benchmarks|examples)/[^)#]*results/[^)#]+\.(?:md|json))\)")
 NUMBER = re.compile(r"(?<![\w.-])-?(?:\d[\d,]*\d|\d)?(?:\.\d+)?(?:e-?\d+)?(?![\w])")
@@ -43,6 +45,10 @@ def tree():
     entries = json.loads((ROOT / "benchmarks/results/peers.json").read_text())
     (found,) = (entry for entry in entries if entry["problem"] == "relu tree")
     return found
+
+
+def load(name):
+    return json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
 
 
 def ratio(tree, name, target):
@@ -168,6 +174,40 @@ QUOTING = [
 )
 def test_tables_hold_numbers_of_their_result(page, above, rows):
     assert not strangers(rows, known((page.parent / RESULT.findall(above)[-1]).resolve()))
+
+
+def test_claims_on_speed_are_those_of_the_results(tree):
+    text = (DOCS / "explanation/benchmarks.md").read_text()
+    jax, bosh = (ratio(tree, name, 1e-5) for name in ("descent, JAX", "diffrax Bosh3"))
+    assert f"1/{jax:.0f} of the time of descent in JAX and 1/{bosh:.0f} of that of" in text
+    assert ratio(tree, "descent, JAX", 1e-3) < 1
+    jobs = {row["job"]: row for row in load("latency")}
+    assert f"take {jobs['README']['first']:.1f} s the first time" in text
+    assert f"and {jobs['README']['further']:.2f} s from then on" in text
+    lost = [loss for entry in load("peers") for loss in _peers_table.losses(entry)]
+    most = max((loss for loss in lost if loss["times"]), key=lambda loss: loss["times"])
+    assert f"up to {most['times']:.1f} times faster in plain diffrax" in text
+    assert (most["unit"], most["peer"].split()[0]) == ("seconds", "diffrax")
+    border = [row for row in load("border") if row["task"] == "gaussian"]
+    fine = [row for row in border if row["target"] == 1e-6]
+    assert not any(row[name].get("seconds") for row in fine for name in ("plain", "smooth"))
+    pays = {row["PH"]: row["exact"]["seconds"] < row["plain"]["seconds"]
+            for row in border if row["target"] == 1e-4}  # fmt: skip
+    assert all(pays[pairs] == (pairs <= 1280) for pairs in pays)
+    stiff = speed.entry("linear c=10")
+    (_, error, _) = speed.PROBLEMS["linear c=10"]
+    own = _peers_table.best(stiff, "flowlin", error)["evaluations"]
+    assert _peers_table.best(stiff, "diffrax Tsit5", error)["evaluations"] > 200 * own
+
+
+def test_figures_of_speed_are_drawn_from_the_committed_results():
+    """Each picture holds a hash of its results; a result that is measured anew wants it redrawn."""
+    assert {path.stem for path in speed.STATIC.iterdir()} == set(speed.FIGURES)
+    page = (DOCS / "explanation/benchmarks.md").read_text()
+    for name, (_, results) in speed.FIGURES.items():
+        with Image.open(speed.STATIC / f"{name}.png") as picture:
+            assert picture.info["made from"] == speed.made_from(results), name
+        assert f"speed/{name}.png" in page
 
 
 def test_a_stranger_is_told():

@@ -1,7 +1,11 @@
 """The reference is whole: every public name once, each with an example, no method left out."""
 
+import ast
+import functools
 import inspect
 import re
+import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 
@@ -10,9 +14,17 @@ import pytest
 import flowlin as fl
 
 REFERENCE = Path(__file__).resolve().parent.parent / "reference"
+sys.path[:0] = [str(REFERENCE), str(REFERENCE.parent / "_tools")]
+
+import _docstrings
+import reference_pages
+
 PAGES = sorted(set(REFERENCE.glob("*.md")) - {REFERENCE / "derivations.md"})
 ENTRY = re.compile(r"^\.\. (?:auto(?:function|class|exception|data)|py:data):: (\S+)", re.M)
 EXAMPLE = re.compile(r"^```(?:pycon|python)$", re.M)
+# A shape in words: (T, P, N_out), (..., H), "of its shape", "scalar".
+AXIS = r"(?:[A-Z]\w*|[a-z](?:_\w+)?|\d+|runs|\.\.\.)(?: [-+*] \w+)?"
+SHAPE = re.compile(rf"\({AXIS}(?:(?:,\s+{AXIS})+|,)\)|\bshapes?\b|\bscalar\b")
 ROOMS = {"flowlin": fl} | {
     f"flowlin.{room}": getattr(fl, room) for room in ("theory", "tasks", "measures", "plot")
 }
@@ -91,11 +103,102 @@ def says_what_it_returns(function):
     return nothing or text.startswith("Return ") or "**Returns:**" in text
 
 
+def lacks_shape(function):
+    """Whether it returns arrays without a word of their shape, nor in its annotation."""
+    returns = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0].returns
+    annotation = ast.unparse(returns) if returns else ""
+    if "Array" not in annotation and "ndarray" not in annotation:
+        return False
+    known = re.findall(r"Array, '([^']*)'", annotation)
+    told = known and all(shape.strip(" .") or not shape for shape in known)
+    return not told and not SHAPE.search(inspect.getdoc(function) or "")
+
+
+def told(kind, name):
+    """What stands behind a method or a property of a class, and whether it is a property."""
+    found = inspect.getattr_static(kind, name)
+    if isinstance(found, property | functools.cached_property):
+        return getattr(found, "fget", None) or found.func, True
+    if isinstance(found, staticmethod | classmethod):
+        return inspect.unwrap(found.__func__), False
+    bound = inspect.unwrap(getattr(kind, name))
+    return getattr(bound, "__func__", bound), False
+
+
+def shown_methods():
+    """(where it is, its function, whether a property) of all methods that the pages show."""
+    for name, below in (entry for page in PAGES for entry in entries(page.read_text())):
+        kind = thing(name)
+        if inspect.isclass(kind) and not isinstance(kind, type(fl.RESULTS)):
+            shown = set(re.findall(r"\w+", below.split("```")[0]))
+            for method in set(methods(kind)) & shown:
+                yield f"{name}.{method}", *told(kind, method)
+
+
 def test_every_function_says_what_it_returns():
-    functions = [function for function in map(thing, public()) if inspect.isfunction(function)]
-    assert len(functions) > 50
-    assert [f.__name__ for f in functions if not says_what_it_returns(f)] == []
+    """Functions and methods in words; a property's sentence is what it is."""
+    found = [(name, thing(name)) for name in public() if inspect.isfunction(thing(name))]
+    shown = [(name, function) for name, function, whole in shown_methods() if not whole]
+    assert len(found) > 50 < len(shown)
+    assert [name for name, f in found + shown if not says_what_it_returns(f)] == []
     assert not says_what_it_returns(says_what_it_returns)  # the rule can fail
+
+
+def test_whatever_returns_arrays_says_their_shape():
+    """Functions, methods and properties, in the annotation or in words."""
+    found = [(name, inspect.unwrap(thing(name))) for name in public()]
+    shown = [(name, function) for name, function, _ in shown_methods()]
+    functions = [(name, f) for name, f in found if inspect.isfunction(f)] + shown
+    assert [name for name, function in functions if lacks_shape(function)] == []
+
+    def shapeless() -> "Array":
+        """Return (something, or nothing)."""
+
+    assert lacks_shape(shapeless)  # the rule can fail
+
+
+def signatures():
+    """The signatures that the pages show, as text."""
+    for name in (entry for page in PAGES for entry, _ in entries(page.read_text())):
+        named = thing(name)
+        if inspect.isfunction(named):
+            yield " ".join(filter(None, _docstrings.of_function(named, bound=False)))
+        elif inspect.isclass(named) and not isinstance(named, type(fl.RESULTS)):
+            yield _docstrings.of_class(named)
+    for _, function, _ in shown_methods():
+        yield " ".join(filter(None, _docstrings.of_function(function, bound=True)))
+
+
+def test_words_in_signatures_are_explained():
+    """What stands in annotations is public, of Python's `typing`, or a row of the first page."""
+    plain = {"Any", "Callable", "Literal", "Mapping", "Sequence", "AbstractContextManager"}
+    plain |= {"True", "False", "None", "Self", "MOST"}  # MOST is a number
+    known = plain | {name for things in _docstrings.public().values() for name in things}
+    text = re.sub(r"'[^']*'", "", " ".join(signatures()))
+    used = set(re.findall(r"(?<![\w.~])[A-Z]\w+", text))
+    assert {"Numbers", "AnyLoss"} < used
+    assert used - known == reference_pages.words() & used
+    assert reference_pages.words() - used == set()
+
+
+def test_each_page_opens_with_a_table_of_its_names():
+    for page in set(PAGES) - {REFERENCE / "index.md"}:
+        text = page.read_text()
+        assert text.split("\n\n")[2].startswith("```{names}"), page.name
+        told = dict(reference_pages.names_of(text))
+        assert list(told) == [name for name, _ in entries(text)]
+        assert all(10 < len(sentence) < 250 for sentence in told.values()), told
+    assert reference_pages.first_sentence("A rule: it moves\nw by\n\n$x$") == "A rule."
+    assert reference_pages.first_sentence("One thing. Another.") == "One thing."
+
+
+def test_what_draws_has_a_picture():
+    drawing = {name for name in dir(fl.plot) if name[0] != "_"} - {"COLOURS", "style"}
+    drawing = {name for name in drawing if inspect.isfunction(getattr(fl.plot, name))}
+    assert {path.stem for path in reference_pages.PICTURES.iterdir()} == drawing
+    lines = ["Draw it.", "", "More."]
+    reference_pages.add_picture(None, "function", "flowlin.plot.losses", None, None, lines)
+    assert lines[2] == "![What losses draws](/_static/plot/losses.png)"
 
 
 def test_every_public_name_stands_once_with_an_example():

@@ -73,6 +73,17 @@ def test_links_of_the_repository_lead_somewhere(name):
     assert [link for link in inside if not (page.parent / link).exists()] == []
 
 
+def test_the_entry_of_flowlin_is_that_of_the_citation():
+    page, citation = (DOCS / "references.md").read_text(), (ROOT / "CITATION.cff").read_text()
+    (version,), (date,) = (re.findall(rf"^{key}: (.*)$", citation, re.M)
+                           for key in ("version", "date-released"))  # fmt: skip
+    assert f"version = {{{version}}}" in page
+    assert f"date    = {{{date}}}" in page
+    entries = re.findall(r"^## (\w+),", page, re.M)
+    assert entries == [paper for paper in verdicts.PAPERS if paper != "other"]
+    assert page.count("```bibtex") == len(entries) + 1
+
+
 def test_every_picture_has_a_script():
     for pictures, scripts in (
         ("docs", "examples"),
@@ -108,6 +119,7 @@ def test_a_card_has_the_first_number_with_an_interval():
         "1.5 ± 0.2 (5 seeds)",
     )
     assert headline("one; so in 9 of 10 (60% to 98%)") == ("so in ", "9 of 10 (60% to 98%)")
+    assert headline("x. As App. B says, 0.2 ± 0.1") == ("As App. B says, ", "0.2 ± 0.1")
     assert headline("nothing of 3") == ("nothing of 3", "")
     long = " ".join(["word"] * 60)
     assert headline(f"{long} 2 ± 1")[0].startswith("… word")
@@ -123,7 +135,19 @@ def test_a_source_has_ten_lines_of_summary_at_most():
         told = list(verdict_table.lines(paper, rows))
         assert 1 < len(told) <= 10
         numbers = [int(re.search(r"</a> (\d+)", line)[1]) for line in told[1:]]
-        assert told[0] == f"<li>{sum(numbers)} claims</li>"
+        assert told[0].startswith(f"<li>{sum(numbers)} claims of <a href=")
+
+
+def test_cards_are_in_order_and_lead_to_papers_and_errata():
+    rows = verdict_table.records()
+    assert rows[0]["study"].startswith("m_")
+    order = [(list(verdicts.PAPERS).index(r["paper"]), r["class"] != "claim") for r in rows]
+    assert order == sorted(order)
+    assert verdict_table.title("M").startswith("<i>Bias-mediated early linearization")
+    assert verdict_table.headings("references.md")["M"] == "lead-paper"
+    assert verdict_table.errata("M Eq. 14; erratum E11, E11a").count("#e11-the-delay") == 1
+    assert "e16-and-e17" in verdict_table.errata("erratum E17")
+    assert verdict_table.errata("M Eq. 14") == ""
 
 
 def test_notebooks_read_well_by_themselves():
@@ -158,5 +182,6 @@ def test_pages_are_searched_by_parts():
     before, _ = verdict_table.card(verdict_table.records()[0])
     page += nodes.raw("", before)
     found = search_index.parts(nodes.container("", page))
-    assert found[-1][:2] == ("b_bias_after_relu-0", "B, Representation collapse")
-    assert "clearly non-zero mean" in found[-1].texts[0]
+    first = verdict_table.records()[0]
+    assert found[-1][:2] == (first["id"], first["source"])
+    assert " ".join(first["quote"].split()[:4]) in found[-1].texts[0]

@@ -531,7 +531,7 @@ def _draw_modes(data: Data, ax: Any) -> None:
         for k in np.flatnonzero(np.isclose(modes.s, s)):
             ax.plot(flow.ts, a[:, k], color=f"C{n}", linestyle="-")
             ax.plot(flow.ts, closed[:, k], **fl.plot.look("theory"))
-            ax.annotate(f"$d={float(modes.d[k]):g}$", (9.9 - 1.1 * n, a[-1, k]), fontsize=7,
+            ax.annotate(f"$d={float(modes.d[k]):g}$", (9.9 - 1.1 * n, a[-1, k]), fontsize=8,
                         color=f"C{n}", ha="right", va="bottom")  # fmt: skip
         ax.plot([], [], color=f"C{n}", linestyle="-", label=f"$s = {s:g}$")
     ax.plot([], [], **fl.plot.look("theory"), label="closed form")

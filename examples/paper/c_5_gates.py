@@ -285,7 +285,7 @@ def _many_row(data: Data) -> Row:
 
 def draw(data: Data) -> Figure:
     """Training losses, errors on pairs held out, test errors on the teacher."""
-    figure, axes = plt.subplots(1, 3, figsize=(14.0, 4.6), width_ratios=(1.2, 1.2, 0.9))
+    figure, axes = plt.subplots(1, 3, figsize=(10.2, 3.8), width_ratios=(1.2, 1.2, 0.9))
     names = list(data.contexts)
     train = [column(data.contexts[name], "train") for name in names]
     _dots(axes[0], names, train, "black", "")
@@ -298,10 +298,16 @@ def draw(data: Data) -> Figure:
         _dots(axes[1], names, found, colour, word)
     axes[1].set(xlabel="error over the targets' square",
                 title="contextual task: pairs held out")  # fmt: skip
-    axes[1].legend(loc="upper right", fontsize="small", handlelength=1)
+    axes[1].legend(
+        fontsize="small",
+        handlelength=1,
+        frameon=False,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.14),
+    )
     names = list(data.teacher)
     _dots(axes[2], names, [np.array(data.teacher[name]) for name in names], "black", "")
-    axes[2].set(xlabel="test error over the targets' square", xscale="log",
+    axes[2].set(xlabel="test error over\nthe targets' square", xscale="log",
                 title="ReLU teacher: new inputs")  # fmt: skip
     return figure
 

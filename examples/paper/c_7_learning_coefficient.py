@@ -302,7 +302,7 @@ def _flow_row(data: Data) -> Row:
 
 def draw(data: Data) -> Figure:
     """beta <K> over beta; measured over closed; the flows' ends."""
-    figure, axes = plt.subplots(1, 3, figsize=(12.0, 3.8))
+    figure, axes = plt.subplots(1, 3, figsize=(10.2, 3.8))
     for n, (case, curves) in enumerate(data.curves.items()):
         closed = fl.theory.learning_coefficient(*case)
         colour = plt.get_cmap("tab10")(n % 10)
@@ -325,10 +325,11 @@ def draw(data: Data) -> Figure:
     axes[2].axhline(closed.coefficient, color="0.6", linestyle=":")
     axes[2].set(xscale="log", xlabel=r"inverse temperature $\beta$",
                 ylabel=r"local $\beta \langle K \rangle$",
-                title=f"around the flow's end, {named(data.size.flow_case)}")  # fmt: skip
+                title=f"around the flow's end,\n{named(data.size.flow_case)}")  # fmt: skip
     # Beside the diagonal there is room for the cases of the first two panels.
-    axes[1].legend(*axes[0].get_legend_handles_labels(), fontsize="x-small", frameon=False)
-    axes[2].legend(fontsize="x-small", frameon=False)
+    axes[1].legend(*axes[0].get_legend_handles_labels(), fontsize="small", frameon=False,
+                   handlelength=1.0, loc="lower right")  # fmt: skip
+    axes[2].legend(fontsize="small", frameon=False)
     return figure
 
 

@@ -250,7 +250,7 @@ def _log_row() -> Row:
 
 def draw(data: Data) -> Figure:
     """Hitting times against Eq. 13, and delays by singular value against Eq. 14."""
-    figure, axes = plt.subplots(1, 3, figsize=(11.0, 4.4), width_ratios=(1.1, 1, 1))
+    figure, axes = plt.subplots(1, 3, figsize=(10.2, 4.4), width_ratios=(1.1, 1, 1))
     modes, rho = modes_of("tree", 1.0), levels_of("tree", 1.0)
     closed = fl.theory.hitting_time(rho, modes.s, modes.d, data.paper.balanced[:, None])
     colours = fl.plot.shades("linear", len(SHARES))

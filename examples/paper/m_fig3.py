@@ -238,7 +238,7 @@ def _activity(data: Data, ax: Axes) -> None:
         how: dict[str, Any] = fl.plot.look("descent") | {"linewidth": 1.6}
         ax.plot(ts, averaged(flow, ts), label="always on, descent", zorder=5, **how)
     ax.set(title="C. fractions of units (solid: open, dashed: closed)", ylim=(0, 1.0))
-    ax.legend(fontsize="x-small", ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.16),
+    ax.legend(fontsize="small", ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.16),
               frameon=False)  # fmt: skip
 
 

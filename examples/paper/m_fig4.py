@@ -225,7 +225,7 @@ LOOKS = {
 
 def draw(data: Data) -> Figure:
     """Losses of seed 0 in both conventions, and the errors of all seeds."""
-    figure, axes = plt.subplots(1, 3, figsize=(11.0, 4.2), width_ratios=(1, 1, 1.15))
+    figure, axes = plt.subplots(1, 3, figsize=(10.2, 4.2), width_ratios=(1, 1, 1.15))
     for ax, (convention, rows) in zip(axes[:2], data.items(), strict=True):
         one = rows[0]
         ax.plot(one.ts, one.relu, label="ReLU", color=fl.plot.COLOURS["relu"], linestyle="-",

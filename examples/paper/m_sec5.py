@@ -351,7 +351,7 @@ def _draw_early(data: Data, ax: Axes) -> None:
                 label=f"balance, singular value {k + 1}")  # fmt: skip
     ax.set(title="linear network: aligned before the loss moves", ylabel="share or cosine",
            xlabel="flow time $t$ (units of $\\tau$)", xlim=(0, 8), ylim=(-0.1, 1.05))  # fmt: skip
-    ax.legend(fontsize="x-small", frameon=False, ncols=2, loc="upper center",
+    ax.legend(fontsize="small", frameon=False, ncols=2, loc="upper center",
               bbox_to_anchor=(0.5, -0.17))  # fmt: skip
 
 

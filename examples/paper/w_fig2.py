@@ -136,7 +136,7 @@ def judge(data: Data) -> list[Row]:
 
 def draw(data: Data) -> Figure:
     """CKA over time, with bias and without, by estimator and start."""
-    figure, axes = plt.subplots(1, 4, figsize=(12.0, 3.2), sharey=True)
+    figure, axes = plt.subplots(1, 4, figsize=(10.2, 3.2), sharey=True)
     ts = data.size.setting.ts
     for ax, (shared, debiased) in zip(axes, list(np.ndindex(2, 2)), strict=True):
         for c, label, how in ((1.0, "bias", {"linestyle": "-"}), (0.0, "no bias", WITHOUT)):

@@ -6,9 +6,11 @@ import functools
 import json
 import pathlib
 import sys
+import types
+import typing
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -142,6 +144,33 @@ def sweeps(
     print(json.dumps(found, indent=1, default=float))
 
 
+def committed(name: str, kind: Any) -> Any:
+    """Return the data of a study as its JSON holds them."""
+    return rebuild(kind, json.loads((RESULTS / f"{name}.json").read_text()))
+
+
+def rebuild(kind: Any, value: Any) -> Any:
+    """Return what JSON holds as the dataclass, tuple, dictionary or array that it was."""
+    parts, origin = typing.get_args(kind), typing.get_origin(kind)
+    if value is None:
+        return None
+    if origin in (types.UnionType, typing.Union):
+        return rebuild(next(part for part in parts if part is not types.NoneType), value)
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+        hints = typing.get_type_hints(kind)
+        fields = value if isinstance(value, dict) else dict(zip(hints, value, strict=True))
+        found = {name: rebuild(hint, fields[name]) for name, hint in hints.items()}
+        return cast(Any, kind)(**found)
+    if origin is tuple:
+        kinds = parts[:1] * len(value) if Ellipsis in parts else parts
+        return tuple(rebuild(*pair) for pair in zip(kinds, value, strict=True))
+    if origin is list:
+        return [rebuild(parts[0], one) for one in value]
+    if origin is dict:
+        return {parts[0](key): rebuild(parts[1], one) for key, one in value.items()}
+    return np.asarray(value) if kind is np.ndarray else value
+
+
 @dataclasses.dataclass(frozen=True)
 class Study:
     """A question that exact events answer.
@@ -162,8 +191,13 @@ class Study:
 
     def main(self, doc: str | None) -> None:
         """The command line."""
-        given = command(doc).parse_args()
-        data = self.compute(self.quick if given.quick else self.default)
+        parser = command(doc)
+        parser.add_argument("--redraw", action="store_true", help="the committed runs, drawn anew")
+        given = parser.parse_args()
+        if given.redraw:
+            data = committed(self.name, typing.get_type_hints(self.compute)["return"])
+        else:
+            data = self.compute(self.quick if given.quick else self.default)
         lines = self.findings(data)
         with fl.plot.style():
             figure = self.draw(data)

@@ -314,7 +314,7 @@ def told(what: str, found: Solved) -> str:
 def draw(data: Data) -> plt.Figure:
     """Modes before and after; t* along a line."""
     few = data.phase is None
-    figure, axes = plt.subplots(1, 2 if few else 3, figsize=(7.6 if few else 11.4, 3.6))
+    figure, axes = plt.subplots(1, 2 if few else 3, figsize=(7.6 if few else 10.2, 3.6))
     _, modes = linear()
     ts = np.linspace(0, 40, 401)
     for ax, factors, title in (
@@ -336,7 +336,8 @@ def draw(data: Data) -> plt.Figure:
     last = data.order.descents[rate]
     axes[1].plot(last, np.full(sum(LEVELS), 0.5), "o", color="black", markersize=5,
                  markerfacecolor="none", label=f"descent, rate {rate:g}")  # fmt: skip
-    axes[1].legend(fontsize="small", frameon=False, loc="upper center", ncols=2)
+    axes[1].legend(fontsize="small", frameon=False, loc="upper center", ncols=2, handlelength=1.2,
+                   columnspacing=1.0)  # fmt: skip
     if not few:
         _draw_line(axes[2], max(data.lines, key=lambda found: jumps(found).sum()))
     return figure

@@ -364,7 +364,7 @@ def described(found: Found) -> str:
 
 def draw(data: Data) -> plt.Figure:
     """Factors by mode; over the scale; all settings' bias modes; the order parameter by layer."""
-    figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
+    figure, axes = plt.subplots(2, 2, figsize=(10.2, 7.8), layout="constrained")
     _draw_modes(axes[0, 0], data)
     _draw_scales(axes[0, 1], data)
     _draw_held(axes[1, 0], data)
@@ -474,6 +474,7 @@ def _draw_layers(ax: plt.Axes, data: Data) -> None:
             ax.set_xticks(np.arange(len(pairs)), [name for name, _ in pairs])
     ax.set(ylabel="spread $R$ over modes", title="D. The order parameter by layer")
     ax.set_ylim(bottom=0)
+    ax.margins(x=0.2)
     ax.legend(fontsize="small")
 
 

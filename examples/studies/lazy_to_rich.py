@@ -385,14 +385,14 @@ def slower(delta: float, c: float) -> float:
 
 def draw(data: Data) -> plt.Figure:
     """R and ratios of times over scale, lambda and Delta."""
-    figure, axes = plt.subplots(2, 3, figsize=(14, 8), layout="constrained")
-    _draw_scale(axes[:, 0], data)
-    _draw_balance(axes[:, 1], data)
-    _draw_offset(axes[:, 2], data)
-    for ax in axes[0]:
+    figure, axes = plt.subplots(3, 2, figsize=(10.2, 12), layout="constrained")
+    _draw_scale(axes[0], data)
+    _draw_balance(axes[1], data)
+    _draw_offset(axes[2], data)
+    for ax in axes[:, 0]:
         ax.set_ylim(0, 1.5 * ax.get_ylim()[1])  # room for the legend
         ax.set_ylabel("spread $R$ over modes")
-    axes[1, 0].set_ylim(top=60)
+    axes[0, 1].set_ylim(top=60)
     return figure
 
 

@@ -61,7 +61,7 @@ def sharpness(
       often as it occurs.
     - `trainable`: which arrays move, as for `gradient_flow`; others are no parameters here.
 
-    **Returns:** one number, or (count,).
+    **Returns:** a scalar, or (count,).
 
     **Raises:** `ValueError` for more eigenvalues than there are, or than fit into memory, and other
     bad input.

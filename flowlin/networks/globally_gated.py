@@ -85,7 +85,7 @@ class GloballyGatedNetwork(AbstractLayered):
         bias_strength: float = 1.0,
         key: PRNGKeyArray,
     ) -> "GloballyGatedNetwork":
-        """Draw weights and biases i.i.d. normal; other arguments as in `ReLUNetwork.init`.
+        """Return a network drawn i.i.d. normal; other arguments as in `ReLUNetwork.init`.
 
         `gates` are an array (P, M), or a function of the inputs, as `fl.HalfSpaces` is one.
 
@@ -119,7 +119,7 @@ class GloballyGatedNetwork(AbstractLayered):
 
     @checked(x=input_array)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Compute the outputs for all samples at once.
+        """Return the outputs (P, N_out) for all samples at once.
 
         **Raises:** `ValueError` for other inputs, or another number of samples than the gates'.
         """
@@ -209,7 +209,7 @@ class HalfSpaces(eqx.Module):
     @staticmethod
     @checked(number=integer_from(1))
     def random(task: Task, number: int, *, key: PRNGKeyArray) -> "HalfSpaces":
-        """Draw so many normals i.i.d. standard normal; the planes go through the inputs' mean."""
+        """Return so many half-spaces of standard normal normals, through the inputs' mean."""
         one = np.ones(1, task.x.dtype)
         (normals,) = draw_normals(key, (), [(number, task.inputs)], one)
         return HalfSpaces(normals, normals @ jnp.mean(task.x, axis=0))
@@ -239,7 +239,7 @@ class Clusters(eqx.Module):
     @staticmethod
     @checked(number=integer_from(1), seed=integer_from(0))
     def of(task: Task, number: int, *, seed: int = 0) -> "Clusters":
-        """Find so many clusters of the task's inputs, by scikit-learn's k-means.
+        """Return so many clusters of the task's inputs, found by scikit-learn's k-means.
 
         **Raises:** `ImportError` without scikit-learn; `ValueError` for more clusters than samples.
         """

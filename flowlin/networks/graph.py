@@ -106,7 +106,7 @@ class AbstractGraph(AbstractOwnModel):
 
     @checked(x=real_array)
     def activations(self, x: Float[Array, "P N_in"]) -> dict[str, Float[Array, "P N"]]:
-        """Compute the activations h of all nodes.
+        """Return the activations h of all nodes, by name, (P, width) each.
 
         **Raises:** `ValueError` for other inputs, or another number of samples than the gates'.
         """
@@ -166,7 +166,7 @@ class AbstractGraph(AbstractOwnModel):
 
     @checked(x=real_array)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Compute the outputs for all samples at once, with the network's gates.
+        """Return the outputs (P, N_out) for all samples at once, with the network's gates.
 
         **Raises:** `ValueError` for other inputs, or another number of samples than the gates'.
         """
@@ -353,7 +353,7 @@ class GatedGraph(AbstractGraph):
         outputs: object = None,
         key: PRNGKeyArray,
     ) -> "GatedGraph":
-        """Draw weights and biases i.i.d. normal.
+        """Return a graph whose weights and biases are drawn i.i.d. normal.
 
         The same key gives a chain, its edges in order, and a `LinearNetwork` of its shape the same
         parameters.
@@ -401,7 +401,7 @@ class GatedGraph(AbstractGraph):
 
     @checked
     def pathway_statistics(self, task: Task) -> PathwayStatistics:
-        r"""Compute the correlations by pathways that the loss is made of.
+        r"""Return the correlations by pathways that the loss is made of.
 
         `.yx[p]` is $\langle g_p\, y x_p^T \rangle$ and `.x[j, p]` is
         $\langle g_j x_j x_p^T g_p \rangle$, where y are the columns of p's sink and x_p those of

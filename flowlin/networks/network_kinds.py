@@ -64,13 +64,13 @@ class AbstractNetwork(AbstractLayered):
 
     @checked(x=input_array)
     def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Compute all samples' outputs, with the network's gates; no rows for no samples."""
+        """Return all samples' outputs (P, N_out), with its gates; no rows for no samples."""
         require_inputs(self, x)
         return forward_pass(self.parameters, self.bias_strength, x, self.activation)[0]
 
     @checked(x=input_array)
     def preactivations(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
-        """Compute the preactivations z = W h + c b, one array (P, H) per hidden layer."""
+        """Return the preactivations z = W h + c b, one array (P, H) per hidden layer."""
         require_inputs(self, x)
         return forward_pass(self.parameters, self.bias_strength, x, self.activation)[1]
 
@@ -193,7 +193,7 @@ class LinearNetwork(AbstractSelfGated):
         *,
         key: PRNGKeyArray,
     ) -> "LinearNetwork":
-        """Draw weights and biases i.i.d. normal (lead paper, App. E); see `ReLUNetwork.init`.
+        """Return a network drawn i.i.d. normal (lead paper, App. E); see `ReLUNetwork.init`.
 
         The same key gives a linear and a ReLU network of one shape the same parameters.
         """
@@ -214,7 +214,7 @@ class LinearNetwork(AbstractSelfGated):
         product: ArrayLike | None = None,
         key: PRNGKeyArray,
     ) -> "LinearNetwork":
-        r"""Draw weights with $W_{l+1}^T W_{l+1} - W_l W_l^T = \lambda I$, for a given product.
+        r"""Return a network of a given product with $W_{l+1}^T W_{l+1} - W_l W_l^T = \lambda I$.
 
         The conserved quantity of every linear flow, set to zero (balanced, Saxe et al. 2014;
         Arora et al. 2018) or, for two layers, to lambda (lambda-balanced, Domine et al. 2024).
@@ -290,7 +290,7 @@ class ReLUNetwork(AbstractSelfGated):
         *,
         key: PRNGKeyArray,
     ) -> "ReLUNetwork":
-        """Draw weights and biases i.i.d. normal, as in the lead paper (App. E).
+        """Return a network drawn i.i.d. normal, weights and biases, as in the lead paper (App. E).
 
         **Arguments:**
 

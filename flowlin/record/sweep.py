@@ -211,7 +211,7 @@ class Sweep(Sequence[Any]):
 
     @checked(function=function_of("flow"))
     def map(self, function: Callable[..., PyTree]) -> PyTree:
-        """Apply a function to every run, or row; its arrays are stacked, (runs, ...)."""
+        """Return what a function says of every run, or row; arrays are stacked, (runs, ...)."""
         rows = [function(flow) for flow in self]
         return jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *rows)
 

@@ -268,7 +268,7 @@ class RateCertificate:
     chattering: Accuracy | None
 
     def table(self) -> list[dict[str, Any]]:
-        """One dictionary per quantity: its name, largest rate, slope, and what limits the rate."""
+        """Return a dictionary per quantity: name, largest rate, slope, what limits the rate."""
         rows = []
         for name in QUANTITIES:
             accuracy: Accuracy | None = getattr(self, name)

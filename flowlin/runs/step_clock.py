@@ -96,12 +96,12 @@ class StepClock(eqx.Module):
 
     @checked(steps=real_array)
     def time(self, steps: ArrayLike) -> Any:
-        """Flow time reached after `steps` steps."""
+        """Return the flow time reached after `steps` steps, of its shape."""
         return _as_float(steps) / self.steps_per_time
 
     @checked(time=real_array)
     def steps(self, time: ArrayLike) -> Any:
-        """Number of steps (not rounded) that reach flow time `time`."""
+        """Return the number of steps, not rounded, that reach flow time `time`, of its shape."""
         return _as_float(time) * self.steps_per_time
 
 

@@ -64,7 +64,7 @@ class AfterLinearization(eqx.Module):
 
     @property
     def bias_strength(self) -> Array | None:
-        """The constant c; None without biases."""
+        """The constant c, scalar; None without biases."""
         return self.solution.bias_strength
 
     @property
@@ -74,22 +74,22 @@ class AfterLinearization(eqx.Module):
 
     @checked(t=TIME_RANGE)
     def product(self, t: ArrayLike) -> Float[Array, "... N_out N"]:
-        """$W_2 G W_1$ at times t after the start, the raw bias in front: `Solution.product`."""
+        """Return $W_2 G W_1$ at times t after the start, (T, N_out, N), as `Solution.product`."""
         return self.solution.product(t)
 
     @checked(t=TIME_RANGE)
     def outputs(self, t: ArrayLike) -> Float[Array, "... P N_out"]:
-        """Outputs on the task's samples at times t, (T, P, N_out)."""
+        """Return outputs on the task's samples at times t, (T, P, N_out)."""
         return self.solution.outputs(t)
 
     @checked(t=TIME_RANGE)
     def loss(self, t: ArrayLike) -> Float[Array, "..."]:
-        """Half the mean squared error at times t."""
+        """Return half the mean squared error at times t, of their shape."""
         return self.solution.loss(t)
 
     @checked
     def error(self, flow: Trajectory, *, check: bool = True) -> Float[Array, " T"]:
-        """Distance of the outputs from those of a flow that starts at t*, at `flow.ts`, (T,).
+        """Return how far the outputs are from a flow's that starts at t*, at `flow.ts`, (T,).
 
         The Frobenius norm of the difference over the largest norm of the flow's outputs. `flow`
         may be of the ReLU network itself, of its `always_on` network, or of any other on the task,

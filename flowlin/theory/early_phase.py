@@ -124,14 +124,14 @@ class EarlyPhase(eqx.Module):
 
     @property
     def mode_tau(self) -> Array:
-        """Time constant of the modes, whose s and d are means: tau, or tau/P for a sum."""
+        """Time constant of the modes, whose s and d are means: tau, or tau/P for a sum; scalar."""
         mass = self.task.mass
         return self.tau / (mass * self.loss.factor_per_sample(mass))
 
     @checked(t=real_array)
     @compile_method
     def network(self, t: ArrayLike) -> ReLUNetwork:
-        """The network at time t in [0, t1]; for an array of times (T,), stacked."""
+        """Return the network at time t in [0, t1]; for an array of times (T,), stacked."""
         t = jnp.asarray(t, self.start.dtype)
         if t.ndim:
             return jax.vmap(self.network)(t)
@@ -146,7 +146,7 @@ class EarlyPhase(eqx.Module):
 
     @checked(t=not_negative)
     def sides(self, t: ArrayLike) -> Int[Array, "H P"]:
-        """Sides of the pairs at a time t, (H, P): 1 on, 0 sliding, -1 off.
+        """Return the sides of the pairs at a time t, (H, P): 1 on, 0 sliding, -1 off.
 
         **Raises:** `ValueError` for a known time outside [0, t1].
         """
@@ -160,7 +160,7 @@ class EarlyPhase(eqx.Module):
 
     @checked(t=not_negative)
     def last_change(self, t: ArrayLike) -> Float[Array, " H"]:
-        """Time of each unit's last change of a gate up to a time t; 0 if none has changed.
+        """Return each unit's last change of a gate up to a time t, (H,); 0 if none has changed.
 
         **Raises:** `ValueError` for a known time outside [0, t1].
         """
@@ -187,7 +187,7 @@ class EarlyPhase(eqx.Module):
     @checked(t=real_array)
     @compile_method
     def overlap(self, t: ArrayLike) -> Float[Array, "..."]:
-        r"""The share of the targets that the outputs have reached, at times t of any shape.
+        r"""Return the share of the targets that the outputs have reached, of the shape of t.
 
         $\sum_i y_i \cdot \hat y_i / \sum_i |y_i|^2$. It never falls. The early phase neglects terms
         of its order, and means nothing any more where it is one.
@@ -200,7 +200,7 @@ class EarlyPhase(eqx.Module):
 
     @checked(end=not_negative)
     def linearization(self, end: ArrayLike | None = None) -> Linearization:
-        """The predicted t*, as `flow.linearization()` gives the measured one.
+        """Return the predicted t*, as `flow.linearization()` gives the measured one.
 
         **Arguments:** `end`, the end of the time over which the maximum is taken; None is t1.
 

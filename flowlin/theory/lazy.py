@@ -169,12 +169,12 @@ class Lazy(eqx.Module):
 
     @checked(t=TIME_RANGE)
     def network(self, t: ArrayLike) -> PyTree:
-        """The model with its weights at time t; for times (T,) stacked, as `flow.networks` is."""
+        """Return the model with its weights at time t; for times (T,) stacked."""
         return _models_at(self, jnp.asarray(t, self.start.dtype)).module
 
     @checked(t=TIME_RANGE, x=_inputs_argument)
     def outputs(self, t: ArrayLike, x: Array | None = None) -> Float[Array, "... P N_out"]:
-        """Outputs at times t, (T, P, N_out), of the linear model, the same for every alpha.
+        """Return outputs at times t, (T, P, N_out), of the linear model, one for every alpha.
 
         **Arguments:** `x` (P, N_in), test inputs; None is the task's.
 
@@ -187,7 +187,7 @@ class Lazy(eqx.Module):
 
     @checked(t=TIME_RANGE)
     def loss(self, t: ArrayLike, task: Task | None = None) -> Float[Array, "..."]:
-        """The loss at times t, (T,), on the task or on another, such as a test set."""
+        """Return the loss at times t, (T,), on the task or on another, such as a test set."""
         t = jnp.asarray(t, self.start.dtype)
         if task is None:
             return (
@@ -230,7 +230,7 @@ class Lazy(eqx.Module):
 
     @checked
     def error(self, flow: Trajectory, *, check: bool = True) -> Float[Array, " T"]:
-        """Distance of the outputs of a flow of `scaled` from the linear ones, at `flow.ts`, (T,).
+        """Return how far the outputs of a flow of `scaled` are from linear, at `flow.ts`, (T,).
 
         The Frobenius norm of the difference over the largest norm of the flow's outputs. It goes to
         zero as 1 / alpha. The flow must be that of `scaled` from t = 0 on, at alpha^2 tau, as far

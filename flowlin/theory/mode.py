@@ -133,7 +133,7 @@ class Mode(eqx.Module):
     def of_vectors(
         s: ArrayLike, d: ArrayLike, p: ArrayLike, q: ArrayLike, tau: ArrayLike = 1.0
     ) -> "Mode":
-        """Make a two-layer mode that starts from hidden vectors p = W_2^T u, q = W_1 v, (..., H).
+        """Return a two-layer mode that starts from hidden p = W_2^T u, q = W_1 v, (..., H).
 
         Exact for every isolated mode, whatever p and q: a0 = p . q, and their `theory.imbalance`.
 
@@ -150,7 +150,7 @@ class Mode(eqx.Module):
     def of_weights(
         s: ArrayLike, d: ArrayLike, w1: ArrayLike, w2: ArrayLike, tau: ArrayLike = 1.0
     ) -> "Mode":
-        """Make a mode of one hidden unit that starts from its input and output weight, any signs.
+        """Return a mode of one hidden unit that starts from its two weights, of any signs.
 
         **Raises:** `ValueError` as `Mode` does.
         """
@@ -160,7 +160,9 @@ class Mode(eqx.Module):
 
     @checked(t=TIME_RANGE)
     def strength(self, t: ArrayLike) -> Float[Array, "..."]:
-        """Strength a at times t, >= 0, that broadcast against the mode's numbers; inf allowed.
+        """Return the strength a at times t, >= 0; inf allowed.
+
+        **Returns:** strengths of the shape to which `t` and the mode's numbers broadcast.
 
         Without drag (d = 0) it may leave the range of floats, and is inf from there on.
         """
@@ -168,12 +170,17 @@ class Mode(eqx.Module):
 
     @checked(level=real_array)
     def hitting_time(self, level: ArrayLike) -> Float[Array, "..."]:
-        """Time at which the strength is at a level; inf if never, 0 where it starts there."""
+        """Return when the strength is at a level; inf if never, 0 where it starts there.
+
+        **Returns:** times of the shape to which `level` and the mode's numbers broadcast.
+        """
         return self._evaluate(two_layer_hitting_time, deep_hitting_time, level, self._start)
 
     @checked(level=real_array, t=TIME_RANGE)
     def start_for(self, level: ArrayLike, t: ArrayLike) -> Float[Array, "..."]:
-        """Strength a0 from which such a mode is at a level at time t; its own start is not used.
+        """Return the a0 from which such a mode is at a level at time t, for any start of its own.
+
+        **Returns:** strengths of the shape to which `level`, `t` and its numbers broadcast.
 
         With the level s/2d the start of a wanted `half_time`, with `inflection_levels` that of a
         wanted inflection. Below the fixed point s/d every balanced mode has one; -inf where an
@@ -187,7 +194,7 @@ class Mode(eqx.Module):
 
     @property
     def half_time(self) -> Float[Array, "..."]:
-        """Time at which it reaches half of its full strength s/d.
+        """Time at which it reaches half of its full strength s/d, of the shape of the mode.
 
         inf for d = 0, and where the start is beyond it.
         """
@@ -195,7 +202,7 @@ class Mode(eqx.Module):
 
     @property
     def inflection_levels(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-        r"""Strengths (lower, upper) between which the learning curve accelerates.
+        r"""Strengths (lower, upper) between which the curve accelerates, of the mode's shape.
 
         $$a = \frac{s \pm \sqrt{s^2 - 2 d^2 \lambda^2}}{4 d} \quad (L = 2), \qquad
           a = 0,\ \frac{2L - 2}{3L - 2} \frac sd.$$
@@ -211,14 +218,15 @@ class Mode(eqx.Module):
     def inflection_times(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """Times at which the curve starts to accelerate and at which it starts to slow down.
 
-        Those of `inflection_levels`; inf where there is no such level, or the start is beyond it.
+        Those of `inflection_levels`, of the shape of the mode; inf where there is no such level, or
+        the start is beyond it.
         """
         lower, upper = self.inflection_levels
         return self._time_of(lower), self._time_of(upper)
 
     @checked(t=TIME_RANGE)
     def vectors(self, t: ArrayLike) -> tuple[Float[Array, "... H"], Float[Array, "... H"]]:
-        """Hidden vectors (p, q) at times t, of a mode that starts from some (`of_vectors`).
+        """Return hidden vectors (p, q) at times t, (..., H) each, of a mode by `of_vectors`.
 
         Errors are relative to the norm of both. Where their product is much smaller than that,
         `strength` keeps its digits.
@@ -234,7 +242,7 @@ class Mode(eqx.Module):
 
     @checked(t=TIME_RANGE)
     def weights(self, t: ArrayLike) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-        """Weights (w1, w2) at times t of a mode with one hidden unit (`of_weights`).
+        """Return weights (w1, w2) at times t, of their shape, of a mode by `of_weights`.
 
         **Raises:** `ValueError` for a mode of several units, or that starts from a strength.
         """
@@ -337,7 +345,7 @@ def gating_delay(
     - `g`: live fraction in [0, 1]; inf where none is.
     - `tau`: time constant.
 
-    **Returns:** the delay, in the units of `tau`; inf where no unit is live.
+    **Returns:** the delay, of the arguments' shape, in the units of `tau`; inf where no unit lives.
 
     **Raises:** `ValueError` for concrete values outside these ranges.
     """

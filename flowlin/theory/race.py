@@ -140,7 +140,7 @@ class Race(AbstractRace):
 
     @checked(network=None)
     def strengths(self, network: AbstractGraph) -> Float[Array, "n K"]:
-        r"""Strengths $u^T W_p v$ of all pathways and modes, of a network or of a reduced one.
+        r"""Return strengths $u^T W_p v$ (n, K) of n pathways and K modes, of a network or reduced.
 
         **Raises:** `ValueError` for a network on another graph.
         """
@@ -166,7 +166,7 @@ class Race(AbstractRace):
     def product(
         self, pathway: Pathway, flow: Trajectory | None = None
     ) -> Float[Array, "... N_sink N_source"]:
-        r"""The matrix $U_{t(p)} B_p V_{s(p)}^T$ of a pathway by the race, (N_sink, N_source).
+        r"""Return $U_{t(p)} B_p V_{s(p)}^T$ of a pathway by the race, (N_sink, N_source).
 
         Where the race is exact it is `network.product(pathway)`, at the start and along the flow;
         elsewhere the part of it that the modes carry.
@@ -235,7 +235,7 @@ class Race(AbstractRace):
         return found
 
     def flow(self, t1: ArrayLike, **options: Any) -> Any:
-        """The race, run by `fl.gradient_flow` with its options: a trajectory of `ModeGraph`s.
+        """Return the race run by `fl.gradient_flow` and its options: a trajectory of `ModeGraph`s.
 
         `flow.networks.weights[a, b]` are the strengths B_e of an edge at the saved times, (T, K),
         and `flow.product(p)` those of a pathway. Its losses are those of the network's flow less
@@ -244,7 +244,7 @@ class Race(AbstractRace):
         return gradient_flow(self.start, self.reduced, t1, **options)
 
     def hits(self, rho: ArrayLike, **options: Any) -> Any:
-        """Make an event for runs of the network or of `flow`: pathways that hit modes.
+        """Return an event for runs of the network or of `flow`: pathways that hit modes.
 
         Pathway n hits mode k when its strength reaches `rho` times `lone_strengths[n, k]`, at
         which it would end without the others: with `rho` above 1/2 only one of two equal pathways
@@ -259,7 +259,7 @@ class Race(AbstractRace):
     def winner(
         self, flow: Trajectory, source: str | None = None, target: str | None = None
     ) -> LeadingPathways:
-        """Find the pathways from a source to a sink that carry the modes in a run, and since when.
+        """Return which pathways from a source to a sink carry the modes in a run, and since when.
 
         A pathway's share of a mode is B_p S(p) over the sum of all, what is negative left out.
 

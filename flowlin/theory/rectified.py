@@ -105,12 +105,12 @@ class Rectified:
 
     @checked
     def network(self, t: ArrayLike) -> ReLUNetwork:
-        """The run's network at time t; for several times (T,), stacked."""
+        """Return the run's network at time t; for several times (T,), stacked."""
         return self.flow.network(t)
 
     @checked(t=not_negative)
     def gates(self, t: float) -> Float[Array, "P H"]:
-        r"""Gates at time t, of sliding pairs the fraction $u / |C|$ that Filippov's rule gives.
+        r"""Return gates (P, H) at time t; sliding pairs have Filippov's fraction $u / |C|$.
 
         **Raises:** `ValueError` for a time outside the run, or where pairs of a network with
         several hidden layers slide: the fractions of its lower layers are not determined.
@@ -126,7 +126,7 @@ class Rectified:
 
     @checked(k=index_from_zero)
     def graph(self, k: int) -> GatedGraph:
-        """The gated graph on interval k, with the run's weights at its beginning.
+        """Return the gated graph on interval k, with the run's weights at its beginning.
 
         Its nodes are "in", the groups of each hidden layer, named "layer.group", and "out"; so
         the graphs of all intervals have the same nodes and edges, and other gates. Without
@@ -198,18 +198,18 @@ class Rectified:
 
     @checked(n=integer_from(0))
     def explained_share(self, n: int) -> float:
-        """Share of the fall of the loss that the n pathways with the largest shares carry."""
+        """Return the share of the loss's fall that the n pathways of the largest shares carry."""
         return float(sum(pathway.share for pathway in self.pathways[:n]))
 
     @checked(share=number_in(0.0, 1.0))
     def pathways_needed(self, share: float = 0.99) -> int:
-        """The least number of pathways that explain a share of the fall of the loss."""
+        """Return the least number of pathways that explain a share of the fall of the loss."""
         sums = np.cumsum([pathway.share for pathway in self.pathways])
         return int(np.searchsorted(sums, share)) + 1
 
     @checked(times=finite_array)
     def overlap(self, times: Numbers) -> np.ndarray:
-        """(T, T): the share of (unit, sample) pairs on one side at both of two `times` (T,).
+        """Return (T, T), the share of pairs on one side at both of two `times` (T,).
 
         It is one where constant gates would do. All hidden layers count.
         """
@@ -222,7 +222,7 @@ class Rectified:
 
     @checked(rtol=number_in(1e-14, 1.0))
     def replay(self, rtol: float | None = None) -> ReLUNetwork:
-        """The network at the end of a gated linear flow that has the run's gates g(t).
+        """Return the network at the end of a gated linear flow that has the run's gates g(t).
 
         It goes from the run's start through all its intervals. Of the run it takes the switching
         times and the fractions of sliding pairs, and no weights but those at the start. Its

@@ -67,7 +67,7 @@ class SlowedClock(eqx.Module):
     @checked(theta=TIME_RANGE)
     @compile_method
     def share(self, theta: ArrayLike) -> Float[Array, "..."]:
-        """Share kappa of the leading mode that is learned at readings `theta` of any shape."""
+        """Return the share kappa of the leading mode learned at readings, of `theta`'s shape."""
         theta = jnp.asarray(theta, self.early.t1.dtype)
         if theta.ndim:
             return jax.vmap(self.share)(theta)
@@ -78,7 +78,7 @@ class SlowedClock(eqx.Module):
     @checked(theta=TIME_RANGE)
     @compile_method
     def time(self, theta: ArrayLike) -> Float[Array, "..."]:
-        """Time t(theta), for readings of any shape in [0, t1]; inf once the share reaches one.
+        """Return t(theta), of the shape of `theta` in [0, t1]; inf once the share reaches one.
 
         NaN outside. It is computed by Gauss's rule in 64 cells, to about 1e-6; cells in which gates
         change limit the accuracy.
@@ -102,7 +102,7 @@ class SlowedClock(eqx.Module):
     @checked(share=number_where("a number", lambda share: True))
     @compile_method
     def reading_at(self, share: ArrayLike) -> Float[Array, ""]:
-        """The first reading theta at which the share of the leading mode is `share`; inf if none.
+        """Return the first reading theta at which the leading mode has `share`; inf if none.
 
         It is searched for between 257 readings: a share that only touches the level between two of
         them is missed.
@@ -130,7 +130,7 @@ class SlowedClock(eqx.Module):
     @checked(rho=real_array, share=_share_argument)
     @compile_method
     def hitting_times(self, rho: ArrayLike, *, share: ArrayLike = 0.9) -> Float[Array, " K"]:
-        r"""Times at which the modes' strengths reach `rho`, one level or one per mode, (K,).
+        r"""Return when the modes' strengths reach `rho`, one level or one per mode, (K,).
 
         The leading mode follows the clock. The others start from the units that are always on
         when the leading one is learned to `share`: since the last gate of such a unit opened, each
@@ -181,7 +181,7 @@ class SlowedClock(eqx.Module):
     @checked(rho=real_array, share=_share_argument)
     @compile_method
     def delays(self, rho: ArrayLike, *, share: ArrayLike = 0.9) -> Float[Array, " K"]:
-        """Delays of the modes against the linear network with the same weights, (K,).
+        """Return the modes' delays against the linear network with the same weights, (K,).
 
         They are `hitting_times` minus those of the linear network's isolated modes; NaN where
         neither reaches `rho`. `gating_delay` takes live units for always-on ones, this does not.
@@ -194,7 +194,7 @@ class SlowedClock(eqx.Module):
     @checked(share=_share_argument)
     @compile_method
     def linearization(self, share: ArrayLike = 0.9) -> tuple[LinearizationTime, LinearizationTime]:
-        """The predicted t*, open and closed, as `flow.linearization()` has the measured ones.
+        """Return the predicted t*, open and closed, as `flow.linearization()` has the measured.
 
         It is the always-on fraction's maximum over the time in which the leading mode is learned up
         to `share`; beyond it other modes turn units off again. `bracket` is not an uncertainty

@@ -71,7 +71,7 @@ class Solution(eqx.Module):
 
     @checked(t=TIME_RANGE)
     def product(self, t: ArrayLike) -> Float[Array, "... N_out N"]:
-        """End-to-end matrix at times `t` (T,): (T, N_out, N_in).
+        """Return the end-to-end matrix at times `t` (T,): (T, N_out, N_in).
 
         With a bias it is (T, N_out, 1 + N_in), to be applied to [c; x]: its first column is the raw
         bias as the later layers pass it on, W_L ... W_2 b, as in `LinearNetwork.balanced`. Times
@@ -83,7 +83,7 @@ class Solution(eqx.Module):
 
     @checked(t=TIME_RANGE)
     def gram(self, t: ArrayLike) -> Float[Array, "... M M"]:
-        r"""$Q Q^T(t)$ with $Q = [W_1^T; W_2]$, at times `t` (T,): (T, M, M), M = N + N_out.
+        r"""Return $Q Q^T(t)$, $Q = [W_1^T; W_2]$, at times `t` (T,): (T, M, M), M = N + N_out.
 
         Its blocks are $W_1^T W_1$, the product $W_2 W_1$ and its transpose, and $W_2 W_2^T$: all of
         a network of two layers but a rotation of its hidden units. With a bias N is 1 + N_in, the
@@ -103,7 +103,7 @@ class Solution(eqx.Module):
 
     @checked(t=TIME_RANGE)
     def outputs(self, t: ArrayLike) -> Float[Array, "... P N_out"]:
-        """Outputs on the task's samples at times `t` (T,): (T, P, N_out); see `product`."""
+        """Return outputs on the task's samples at times `t` (T,): (T, P, N_out); see `product`."""
         x = self.task.x
         x = x if self.bias_strength is None else prepend_constant(x, self.bias_strength)
         product = self.product(t)
@@ -111,7 +111,7 @@ class Solution(eqx.Module):
 
     @checked(t=TIME_RANGE)
     def loss(self, t: ArrayLike) -> Float[Array, "..."]:
-        """Half the mean squared error on the task at times `t` (T,): (T,); see `product`."""
+        """Return half the mean squared error on the task at times `t` (T,): (T,); see `product`."""
         outputs, weights = self.outputs(t), self.task.weights
         y = with_axes(self.task.y.astype(outputs.dtype), outputs.ndim - 2)
         squares = jnp.sum((outputs - y) ** 2, axis=-1)
@@ -121,7 +121,7 @@ class Solution(eqx.Module):
 
     @checked
     def error(self, flow: Trajectory, *, check: bool = True) -> Float[Array, " T"]:
-        """Distance from a numerical flow, a `fl.Trajectory`, at `flow.ts`, (T,).
+        """Return the distance from a numerical flow, a `fl.Trajectory`, at `flow.ts`, (T,).
 
         The Frobenius norm of the difference of the products, over the largest norm of the flow's;
         where that is zero throughout, over the largest of the closed form, and 0 where both are.
