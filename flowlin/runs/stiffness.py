@@ -24,8 +24,9 @@ from flowlin.runs.run import AbstractPause, run_segment
 # gates take few steps, unless they are stiff or switches bound them, as they do where rtol is fine.
 FIRST_LOOK, FIRST_AVERAGED, FIRST_FINE = 32, 128, 4096
 # Steps ahead, of the length that is due, from which on a look is worth its programs, which take
-# seconds to compile: so many, or a few where an evaluation, of so many numbers, is dear itself.
-AHEAD, AHEAD_IF_DEAR, DEAR = 256, 32, 2**26
+# seconds to compile: fewer where an evaluation is dear, so that their work, parameters x samples
+# each, comes to some seconds, too.
+FEWEST_AHEAD, MOST_AHEAD, WORK_AHEAD = 32, 256, 2**30
 NEXT_IF_SHORT = 256  # accepted steps before the next look, where the end was near at one
 STIFF = 2.0  # step due x spectral radius, from which on stability may bound the steps
 LOOSE_RTOL = 1e-3  # from which rtol on steps of averaged gates are rarely bounded by switches
@@ -44,8 +45,9 @@ class StiffnessCheck(AbstractPause):
     by about 3 over its spectral radius, the sharpness, which grows along the run. After 32 accepted
     steps, 64, 128 and so on the radius is measured, and where the step due exceeds 2 / radius the
     other one is tried: `RecycledBDF` for 64 steps where the flow is smooth and rtol fine, else
-    `RKC` for 32. Not where 256 such steps would be the end: the next look is then after 256. There
-    is no way back: the sharpness of a flow that has become stiff rarely falls.
+    `RKC` for 32. Not where 256 such steps, or fewer of large tasks, would be the end: the next look
+    is then after 256. There is no way back: the sharpness of a flow that has become stiff rarely
+    falls.
 
     Averaged gates are looked at after 128 steps, and both go on for 16, of which those of averaged
     gates are kept where `RKC` gains too little. Their steps are bounded by 2 over the radius. Kinks
@@ -129,7 +131,7 @@ def _steps_ahead(run: FlowRun) -> int:
     """Return how many steps there must be to the end for a look to be worth it."""
     problem = run.problem
     numbers = sum(leaf.size for leaf in jax.tree.leaves(problem.parameters))
-    return AHEAD_IF_DEAR if numbers * problem.task.samples >= DEAR else AHEAD
+    return min(MOST_AHEAD, max(FEWEST_AHEAD, WORK_AHEAD // (numbers * problem.task.samples)))
 
 
 def _state_of(flow: Trajectory) -> RunState:
