@@ -18,6 +18,14 @@
 # be written down: the levels of the hierarchy are modes of the task, and a mode of singular value
 # $s$ takes a time of about $\frac{\tau}{2s} \log \frac{s}{d a_0}$. This tutorial runs the race,
 # checks its times against the formula, and asks what else than $s$ decides who wins.
+#
+# You will learn to
+#
+# - read the modes of a task, and of the network's bias, from its correlations;
+# - time the race of the modes, and check the times against the formula;
+# - tell what else than the singular value decides who is first.
+#
+# It takes a quarter of an hour to read, and less than a minute to run on two cores.
 
 # %%
 import jax
@@ -51,7 +59,7 @@ print("without,   c = 0:  s =", np.round(fl.theory.modes(task).s, 3))
 print("                   d =", np.round(modes.d, 3), "(with bias)")
 print(fl.theory.bias_mode(task, 1.0))
 
-# %%
+# %% tags=["hide-input"]
 driven = np.flatnonzero(modes.s)  # a ninth mode has s = 0: no target asks for it
 told = task.y @ modes.u[:, driven]
 with fl.plot.style():

@@ -18,6 +18,14 @@
 # signal that depends on the sample but not on the weights. Given its gates the network is linear on
 # every sample, and its flow is that of many linear networks which share weights. What a sample runs
 # through from input to output is a **pathway**, and the pathways race.
+#
+# You will learn to
+#
+# - give a linear network gates, so that it learns XOR;
+# - build a graph of gated parts, and its pathways;
+# - run their race in closed form, and read its certificate.
+#
+# It takes a quarter of an hour to read, and less than a minute to run on two cores.
 
 # %%
 import jax
@@ -80,7 +88,7 @@ for name, flow in flows.items():
 hit = flows["gated by the first input"].events.first("loss")
 print(f"the gated network's loss is at 0.05 at t = {hit:.3f}")
 
-# %%
+# %% tags=["hide-input"]
 with fl.plot.style():
     figure, ax = plt.subplots(figsize=(5, 3.2))
     fl.plot.losses(flows, ax)
@@ -168,7 +176,7 @@ for active, race in races.items():
         f"{100 * lead.share[0]:.2f} per cent; half-time {times[shared, 0]:.3f}"
     )
 
-# %%
+# %% tags=["hide-input"]
 with fl.plot.style():
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.6))
     for ax, (active, run) in zip(axes, runs.items(), strict=False):

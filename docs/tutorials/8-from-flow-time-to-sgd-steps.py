@@ -17,6 +17,14 @@
 # This tutorial converts the units, measures how far descent is from the flow and how fast that goes
 # away with the rate, uses a flow that is nearer to descent, and asks for the largest rate at which
 # flow and descent still tell the same.
+#
+# You will learn to
+#
+# - turn times into steps, and back;
+# - measure how far descent is from the flow, at rate after rate;
+# - get nearer by a modified flow, and find the largest rate at which both tell the same.
+#
+# It takes a quarter of an hour to read, and less than a minute to run on two cores.
 
 # %%
 import jax
@@ -98,7 +106,7 @@ for rate, run in descents.items():
     distances.append(pair)
     print(f"{rate:>6}{pair[0]:>15.5f}{pair[1]:>24.5f}{off[0]:>11.3%}{off[1]:>11.3%}")
 
-# %%
+# %% tags=["hide-input"]
 distances = np.array(distances)
 with fl.plot.style():
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4))
@@ -164,7 +172,7 @@ for name, found in apart.items():
         f"{np.mean(found, axis=0)[-1]:.4f}"
     )
 
-# %%
+# %% tags=["hide-input"]
 with fl.plot.style():
     figure, ax = plt.subplots(figsize=(6, 3.4))
     for (name, found), colour in zip(apart.items(), ("C1", "C1", "C0", "C0"), strict=True):
