@@ -268,7 +268,7 @@ def zero_shot(active, domains=3):
         inputs={d: slice(items * k, items * (k + 1)) for k, d in enumerate(ends[0])},
         outputs={d: slice(features * k, features * (k + 1)) for k, d in enumerate(ends[1])},
     )
-    end = fl.gradient_flow(network, task, 240.0, rtol=1e-5).final
+    end = fl.gradient_flow(network, task, 600.0, rtol=1e-5).final
     middle = end.weights["low", "high"]
     seen = {(i, (i + k) % domains) for i in range(domains) for k in range(active)}
     errors = []
