@@ -19,7 +19,7 @@
 # - the change of variables that takes a deep linear network apart into logistic equations;
 # - which closed form holds for a network, and how flowlin tells that it does.
 #
-# It takes about 10 minutes to read, and a minute to run.
+# It takes about 10 minutes to read, and about a minute to run.
 #
 # Gradient descent with a small rate $\epsilon$ takes steps
 # $w_{k+1} = w_k - \epsilon \nabla L(w_k)$. In the limit of small rates the steps become a curve,

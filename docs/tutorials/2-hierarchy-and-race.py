@@ -20,7 +20,7 @@
 # - how the hidden layer splits as the modes are learned;
 # - by how large a head start a weaker mode wins.
 #
-# It takes about 10 minutes to read, and a minute to run.
+# It takes about 10 minutes to read, and about a minute to run.
 #
 # A child learns that a canary is an animal before it learns that it is a bird, and that before it
 # learns its song. Deep linear networks do the same on data with a hierarchy, for a reason that can

@@ -19,7 +19,7 @@
 # - why depth and small starts lead past the best maps of rank 1, 2 and 3;
 # - what that does for generalisation, and what it does not.
 #
-# It takes about 10 minutes to read, and a minute to run.
+# It takes about 10 minutes to read, and about a minute to run.
 #
 # If modes are learned one after the other, the network's end-to-end matrix has rank about 1, then
 # about 2, and so on: on its way to a solution of rank $K$ it visits the best maps of every lower

@@ -19,7 +19,7 @@
 # - how pathways race, and why those that share their edges win;
 # - how large a head start beats sharing.
 #
-# It takes about 12 minutes to read, and a minute to run.
+# It takes about 12 minutes to read, and one to two minutes to run.
 #
 # A linear network computes linear functions only. **Gates** lift that without giving up what made
 # linear networks tractable: units, or whole parts of the network, are switched on or off by a

@@ -19,7 +19,7 @@
 # - which units come on for all samples, told from the weights at t = 0;
 # - how good a closed form is from that time on.
 #
-# It takes about 15 minutes to read, and a minute to run.
+# It takes about 15 minutes to read, and about a minute to run.
 #
 # A ReLU network is a gated network whose gates its own weights decide: a unit is on for a sample
 # where its preactivation $z = w \cdot x + c\, b$ is positive. If for some time every unit is on for

@@ -19,7 +19,7 @@
 # - what sliding is, and what descent does in its place;
 # - why descent cannot tell the linearization time, at any rate.
 #
-# It takes about 12 minutes to read, and a minute to run.
+# It takes about 12 minutes to read, and one to two minutes to run.
 #
 # At $z = w \cdot x + c\, b = 0$ the gate of a (unit, sample) pair jumps, and with it the right-hand
 # side of the gradient flow. Each such **kink** is an event of the flow, and what happens there is

@@ -19,7 +19,7 @@
 # - how to read a run as gated linear networks with switching times, and how to check that;
 # - when one gating does for the rest of a run.
 #
-# It takes about 10 minutes to read, and a minute to run.
+# It takes about 10 minutes to read, and one to two minutes to run.
 #
 # At a sample $x$ with its gates given, a ReLU network is an affine map. These **effective maps**
 # say what the network does there, which gates and weights made it, and how it came about in

@@ -19,7 +19,7 @@
 # - how fast descent comes to the flow as its rate falls, and which flow is nearer to it;
 # - which rate is small enough for a quantity, and when none is.
 #
-# It takes about 10 minutes to read, and a minute to run.
+# It takes about 10 minutes to read, and one to two minutes to run.
 #
 # Gradient flow is where the theory is; what is run in practice takes steps, often on mini-batches.
 # This tutorial converts the units, measures how far descent is from the flow and how fast that goes
