@@ -57,6 +57,7 @@ extensions = [
     "verdict_table",
     "walk_figure",
     "search_index",
+    "terms",
 ]
 # README.md is for who reads the pages unbuilt.
 exclude_patterns = ["_*", "**/_*.py", "tests", "conf.py", "README.md"]

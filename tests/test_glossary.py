@@ -47,7 +47,7 @@ KNOWN = set(names())
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_a_word_has_a_name_in_the_code_and_a_meaning(row):
-    word, _, code, meaning = row
+    word, *_, code, meaning = row
     assert word
     assert meaning
     assert len(quoted(code)) == 1

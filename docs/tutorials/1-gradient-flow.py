@@ -13,6 +13,14 @@
 # %% [markdown]
 # # 1. Gradient flow and the change of variables
 #
+# You will learn
+#
+# - how gradient flow is the limit of descent, and what a unit of its time is in steps;
+# - the change of variables that takes a deep linear network apart into logistic equations;
+# - which closed form holds for a network, and how flowlin tells that it does.
+#
+# It takes about 10 minutes to read, and about a minute to run.
+#
 # Gradient descent with a small rate $\epsilon$ takes steps
 # $w_{k+1} = w_k - \epsilon \nabla L(w_k)$. In the limit of small rates the steps become a curve,
 # the **gradient flow**
@@ -135,7 +143,7 @@ for name, flow in flows.items():
 # Depth makes the stages. (In a study over nine modes the half-time of two layers goes like
 # $s^{-0.86}$, of one layer like $s^{0.00}$: `examples/paper/results/c_1_svd.json`.)
 
-# %%
+# %% tags=["hide-input"]
 ts = flows["one layer"].ts[:, None]
 full = modes.full_strength
 curves = {
@@ -209,12 +217,55 @@ for rate in (0.1, 0.01, 0.001):
 # %% [markdown]
 # ## Exercises
 #
+# The answers are folded below.
+#
 # 1. Give the teacher inputs that are not white (`whiten=False`). Print `modes.commutator` and what
 #    {py:obj}`flowlin.theory.solve` says. Which of the steps of the derivation fails?
 # 2. Three layers: `fl.LinearNetwork.balanced(task, hidden=(8, 8), ...)` and
 #    `fl.theory.Mode(..., depth=3).strength(ts)`. Does depth sharpen the stages? Compare the times
 #    from 10 to 90 per cent with the half-times.
 # 3. Start two layers from `product = 0`. What happens, and why does it not with one layer?
-#
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 1", "code_prompt_hide": "Answer 1"}
+# 1. V diagonalises the correlations of inputs and outputs, but not those of the inputs among
+# themselves. So Sigma_x does not cancel, b and c do not stay diagonal, and modes feed each other.
+coloured = fl.tasks.teacher(samples=24, spectrum=(3.0, 1.5, 0.75), whiten=False)
+its = fl.theory.modes(coloured)
+uneven = a0 * its.u @ its.v.T
+start = fl.LinearNetwork.balanced(
+    coloured, hidden=8, bias=False, product=uneven, key=jax.random.key(0)
+)
+print(f"commutator {its.commutator:.2f}; of white inputs {modes.commutator:.0e}")
+print(fl.theory.solve(start, coloured))
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 2", "code_prompt_hide": "Answer 2"}
+# 2. Yes. A deeper mode waits longer and then rises within a smaller share of its time.
+for depth in (1, 2, 3, 4):
+    mode = fl.theory.Mode(modes.s[0], modes.d[0], a0, depth=depth)
+    low, high = (mode.hitting_time(share * full[0]) for share in (0.1, 0.9))
+    print(
+        f"{depth} layer{'s' * (depth > 1)}: mode 0 half learned at t = {mode.half_time:.3f}, "
+        f"from 10 to 90 per cent in {(high - low) / mode.half_time:.2f} of that time"
+    )
+three = fl.LinearNetwork.balanced(
+    task, hidden=(8, 8), bias=False, product=product, key=jax.random.key(0)
+)
+deeper = fl.gradient_flow(three, task, 40.0, events=fl.ModeHits(modes, share=0.5))
+closed_3 = fl.theory.Mode(modes.s, modes.d, a0, depth=3).half_time
+off = jnp.abs(deeper.events.first("mode")[:3] - closed_3[:3]).max()
+print(f"three layers, flow and closed form: half-times at most {off:.0e} apart")
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 3", "code_prompt_hide": "Answer 3"}
+# 3. Two layers stay where they are: each layer's velocity has the other as a factor, and the origin
+# is a saddle. The velocity of one layer, s - d a, is s at the origin, so it just starts. (It starts
+# next to the origin, since errors of a run are counted against the size of its weights.)
+for name, network in {
+    "one layer": fl.LinearNetwork((1e-12 * product,)),
+    "two layers": fl.LinearNetwork([0.0 * layer for layer in deep.weights]),
+}.items():
+    flow = fl.gradient_flow(network, task, t1, ts=(0.0, t1))
+    print(f"{name} from nothing: loss {flow.losses[0]:.3f} -> {flow.losses[-1]:.3g}")
+
+# %% [markdown]
 # Next: [hierarchy and the singular-value race](2-hierarchy-and-race.py). Source of the derivation:
 # Saxe, McClelland and Ganguli (2014).

@@ -13,6 +13,15 @@
 # %% [markdown]
 # # 2. A hierarchy and its singular-value race
 #
+# You will learn
+#
+# - how the levels of a tree become modes, and when each is learned;
+# - which strength at the start to put into the formula for these times, and which not;
+# - how the hidden layer splits as the modes are learned;
+# - by how large a head start a weaker mode wins.
+#
+# It takes about 10 minutes to read, and about a minute to run.
+#
 # A child learns that a canary is an animal before it learns that it is a bird, and that before it
 # learns its song. Deep linear networks do the same on data with a hierarchy, for a reason that can
 # be written down: the levels of the hierarchy are modes of the task, and a mode of singular value
@@ -143,7 +152,7 @@ print("half-times in steps:", np.round(clock.steps(located[driven])).astype(int)
 # branches apart: first the halves of the tree, then the quarters, then the siblings.
 # {py:obj}`flowlin.measures.along` applies a measure at all saved times.
 
-# %%
+# %% tags=["hide-input"]
 hidden = fl.measures.along(flow, fl.measures.hidden)  # (T, items, units)
 apart = np.asarray(fl.measures.distances(hidden))
 pairs = {"across the root": (0, 4), "cousins": (0, 2), "siblings": (0, 1)}
@@ -180,14 +189,17 @@ with fl.plot.style():
 
 # %%
 s1, s2, d = 1.0, 0.5, 1.0
+ties = {a0: s2 / (d * a0) * (d * a0 / s1) ** (s2 / s1) for a0 in (1e-3, 1e-4, 1e-6)}
+for a0, tie in ties.items():
+    print(f"a0 = {a0:.0e}: the weaker mode wins from a head start of {tie:.1f} on")
+
+# %% tags=["hide-input"]
 heads = jnp.geomspace(1, 1e3, 200)
 with fl.plot.style():
     figure, ax = plt.subplots(figsize=(5, 3.2))
-    for a0 in (1e-3, 1e-4, 1e-6):
+    for a0, tie in ties.items():
         strong = fl.theory.hitting_time(s1 / 2, s1, d, a0)
         weak = fl.theory.hitting_time(s2 / 2, s2, d, heads * a0)
-        tie = s2 / (d * a0) * (d * a0 / s1) ** (s2 / s1)
-        print(f"a0 = {a0:.0e}: the weaker mode wins from a head start of {tie:.1f} on")
         (line,) = ax.loglog(heads, weak / strong, label=f"$a_0 = 10^{{{np.log10(a0):.0f}}}$")
         if tie < heads[-1]:
             ax.plot(tie, 1.0, "o", color=line.get_color(), markerfacecolor="white", zorder=4)
@@ -205,12 +217,54 @@ with fl.plot.style():
 #
 # ## Exercises
 #
-# 1. Seeds: how often is the order that of the singular values? Use `variance=1e-2` and `2e-4` and
+# The answers are folded below.
+#
+# 1. Seeds: how often is the order that of the singular values? Use `variance=0.1` and `2e-4` and
 #    twenty keys ({py:obj}`flowlin.sweep` runs them in one call, [sweeps](../how-to/sweeps.md)). In
 #    the study above it was 95 per cent of 60 seeds at 1e-2 and all at 1e-3.
 # 2. `fl.LinearNetwork.init(..., bias=False)`: which mode wins now, and by how much less?
 # 3. An unbalanced tree: drop the features of one half with `fl.Task(task.x, ...)` and look at
 #    {py:obj}`flowlin.theory.bias_mode` again. Is the bias mode still a singular vector?
-#
+
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 1", "code_prompt_hide": "Answer 1"}
+# 1. Small starts make the order sure; of large ones some run in another.
+def seeded(variance, seed):
+    """The network of one start."""
+    key = jax.random.key(seed)
+    return fl.LinearNetwork.init(task, hidden=16, variance=variance, key=key)
+
+
+groups = np.array([group[0] for group in modes.groups if group[0] in driven])
+grid = fl.grid(variance=[0.1, 2e-4], seed=range(20))
+runs = fl.sweep(seeded, task, t1, grid=grid, events=fl.ModeHits(modes, share=0.5))
+times = np.asarray(runs.map(lambda flow: flow.events.first("mode"))).reshape(2, 20, -1)
+in_order = (np.diff(times[..., groups]) > 0).all(axis=-1)
+for variance, count in zip((0.1, 2e-4), in_order.sum(axis=1), strict=True):
+    print(f"variance {variance:g}: the singular values' order in {count} of 20 runs")
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 2", "code_prompt_hide": "Answer 2"}
+# 2. The same mode wins, that of all items, but by less: a bias adds to its singular value only.
+bare = fl.LinearNetwork.init(task, hidden=16, variance=2e-4, bias=False, key=jax.random.key(0))
+plain = fl.theory.modes(task, bare)
+without = fl.gradient_flow(bare, task, t1, events=fl.ModeHits(plain, share=0.5))
+for name, its, times in (
+    ("with bias", modes, located),
+    ("without", plain, without.events.first("mode")),
+):
+    print(
+        f"{name:<10} s: {its.s[0]:.3f}, {its.s[1]:.3f}; half-times {times[0]:.2f}, {times[1]:.2f}"
+        f"; second over first {times[1] / times[0]:.2f}"
+    )
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 3", "code_prompt_hide": "Answer 3"}
+# 3. No. The items' targets no longer have one inner product with their mean, and the vector of
+# equal inputs is no singular vector any more; how far off it is stands in the answer.
+below = task.y[4:].any(axis=0) & ~task.y[:4].any(axis=0)  # features of the second half only
+lopsided = fl.Task(task.x, task.y[:, ~below], name="one half without its features")
+print(fl.theory.bias_mode(task, 1.0))
+print(fl.theory.bias_mode(lopsided, 1.0))
+
+# %% [markdown]
 # Next: [the bias to low rank](3-low-rank-bias.py). Sources: Saxe, McClelland and Ganguli (2019);
 # lead paper, Sec. 5 and Eq. 13.

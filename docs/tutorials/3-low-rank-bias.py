@@ -13,6 +13,14 @@
 # %% [markdown]
 # # 3. The bias to low rank
 #
+# You will learn
+#
+# - how to measure the rank of a matrix that has full rank to the last digit;
+# - why depth and small starts lead past the best maps of rank 1, 2 and 3;
+# - what that does for generalisation, and what it does not.
+#
+# It takes about 10 minutes to read, and about a minute to run.
+#
 # If modes are learned one after the other, the network's end-to-end matrix has rank about 1, then
 # about 2, and so on: on its way to a solution of rank $K$ it visits the best maps of every lower
 # rank. This is called the low-rank bias, or simplicity bias, of deep linear networks. The tutorial
@@ -235,11 +243,53 @@ with fl.plot.style():
 #
 # ## Exercises
 #
+# The answers are folded below.
+#
 # 1. Four equal singular values: `spectrum=(1, 1, 1, 1)`. Are there plateaus? Why not?
 # 2. Use {py:obj}`flowlin.LossBelow` with `terminate=True` to stop each depth at the training loss
 #    of its least test error, as one would do with held-out data.
 # 3. `weight_decay=` in {py:obj}`flowlin.gradient_flow` changes the end as well. Which effective
 #    rank does the noisy task end at with `weight_decay=0.1` and two layers, and with one?
-#
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 1", "code_prompt_hide": "Answer 1"}
+# 1. No. Equal modes have one rate, so they rise together, and the rank is above three all along.
+# What they differ by is what the random start gave to each.
+equal = fl.tasks.teacher(
+    samples=16, spectrum=(1.0, 1.0, 1.0, 1.0), inputs=8, outputs=8, whiten=True
+)
+for name, its in (("4, 2, 1, 0.5", task), ("1, 1, 1, 1", equal)):
+    start = random_start(its, 2, 1e-3 * float(jnp.linalg.norm(fl.theory.modes(its).s)))
+    found = fl.gradient_flow(start, its, t1, ts=ts, observe={"rank": rank}, **how)
+    share = np.asarray(found.losses) / float(found.losses[0])
+    ranks = np.asarray(found.observed["rank"])
+    shown = [ranks[np.argmax(share < level)] for level in (0.9, 0.5, 0.1, 0.01)]
+    print(f"spectrum {name}: rank where the loss is at 90, 50, 10 and 1 per cent of its start: "
+          + ", ".join(f"{r:.2f}" for r in shown))  # fmt: skip
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 2", "code_prompt_hide": "Answer 2"}
+# 2. It stops where the test error is least, since the training loss tells the time.
+for depth, whole in runs.items():
+    k = int(np.asarray(whole.observed["test"]).argmin())
+    start = random_start(noisy, depth, 1e-3 * np.linalg.norm(teacher), hidden=n)
+    stop = fl.LossBelow(whole.losses[k], terminate=True)
+    stopped = fl.gradient_flow(start, noisy, t1, events=stop, **how)
+    print(
+        f"{depth} layers: stopped at t = {stopped.ts[-1]:.2f}, test error "
+        f"{test_error(stopped.final, noisy):.3f}; at the end {whole.observed['test'][-1]:.3f}"
+    )
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 3", "code_prompt_hide": "Answer 3"}
+# 3. In one layer weight decay makes the map smaller and hardly changes its rank. In two layers it
+# is a penalty on the sum of the singular values: small ones lose more, and the rank falls a little.
+for depth in (1, 2):
+    start = random_start(noisy, depth, 1e-3 * np.linalg.norm(teacher), hidden=n)
+    for decay in (0.0, 0.1):
+        end = fl.gradient_flow(start, noisy, t1, weight_decay=decay, **how).final
+        print(
+            f"{depth} layers, weight decay {decay}: effective rank {rank(end, noisy):.2f}, "
+            f"test error {test_error(end, noisy):.3f}"
+        )
+
+# %% [markdown]
 # Next: [gated networks and the race](4-gated-networks-and-the-race.py). Source: Huh et al. (2023);
 # for the deep mode, Saxe et al. (2014) and {py:obj}`flowlin.theory.Mode`.

@@ -13,6 +13,14 @@
 # %% [markdown]
 # # 4. Gated networks and the race
 #
+# You will learn
+#
+# - how gates make a linear network learn XOR, and what of the task it then sees;
+# - how pathways race, and why those that share their edges win;
+# - how large a head start beats sharing.
+#
+# It takes about 12 minutes to read, and one to two minutes to run.
+#
 # A linear network computes linear functions only. **Gates** lift that without giving up what made
 # linear networks tractable: units, or whole parts of the network, are switched on or off by a
 # signal that depends on the sample but not on the weights. Given its gates the network is linear on
@@ -233,6 +241,8 @@ for share in (0.5, 0.9, 0.95, 1.0, 1.05, 2.0):
 #
 # ## Exercises
 #
+# The answers are folded below.
+#
 # 1. Let the race start from the random weights of `routing(2)` itself. What does `race.certificate`
 #    say, and how far is `fl.gradient_flow(network, task, ...)` from `race.flow(...)`?
 # 2. Zero-shot: train three domains with two active outputs and no own ways. Does the network know
@@ -240,6 +250,58 @@ for share in (0.5, 0.9, 0.95, 1.0, 1.05, 2.0):
 #    no.)
 # 3. Replace the gates of the XOR network by `fl.HalfSpaces.random(xor, 4, key=...)` in a
 #    {py:obj}`flowlin.GloballyGatedNetwork`. With which keys is XOR learned?
-#
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 1", "code_prompt_hide": "Answer 1"}
+# 1. The certificate says that the weights are not aligned to the modes. The race is then the flow
+# of their aligned part, as if the rest were not there; here is how far it is from the true flow.
+network, task = routing(2)
+race = fl.theory.race(network, task)
+print(race.certificate)
+true = fl.gradient_flow(network, task, 80.0, ts=(0.0, 80.0), rtol=1e-6)
+reduced = race.flow(80.0, ts=(0.0, 80.0), rtol=1e-6)
+print(f"at t = 80 the flow's loss is {true.losses[-1]:.2e}, the race's {reduced.losses[-1]:.2e}")
+
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 2", "code_prompt_hide": "Answer 2"}
+# 2. Yes, with two active outputs. Here is the map from an input domain to an output domain that it
+# was never trained with, against the tree's own map. With one active output it knows nothing of it.
+def zero_shot(active, domains=3):
+    """Error on unseen pairs of domains, over the targets, of a network with the shared way only."""
+    whole, task = routing(active, domains)
+    ends = [f"in{d}" for d in range(domains)], [f"out{d}" for d in range(domains)]
+    edges = [(d, "low") for d in ends[0]] + [("low", "high")] + [("high", d) for d in ends[1]]
+    network = fl.GatedGraph(
+        {edge: whole.weights[edge] for edge in edges},
+        node_gates={d: whole.node_gates[d] for d in ends[1]},
+        inputs={d: slice(items * k, items * (k + 1)) for k, d in enumerate(ends[0])},
+        outputs={d: slice(features * k, features * (k + 1)) for k, d in enumerate(ends[1])},
+    )
+    end = fl.gradient_flow(network, task, 600.0, rtol=1e-5).final
+    middle = end.weights["low", "high"]
+    seen = {(i, (i + k) % domains) for i in range(domains) for k in range(active)}
+    errors = []
+    for i, j in set(itertools.product(range(domains), repeat=2)) - seen:
+        way = end.weights["high", f"out{j}"] @ middle @ end.weights[f"in{i}", "low"]
+        errors.append(float(jnp.linalg.norm(way - tree.y.T) / jnp.linalg.norm(tree.y)))
+    return max(errors)
+
+
+for active in (1, 2):
+    error = zero_shot(active)
+    print(f"{active} of 3 outputs active: error on unseen pairs {error:.4f} of the targets")
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 3", "code_prompt_hide": "Answer 3"}
+# 3. With those whose four half-spaces tell the samples apart well enough; most do.
+ends = []
+for seed in range(8):
+    places = fl.HalfSpaces.random(xor, 4, key=jax.random.key(seed))
+    network = fl.GloballyGatedNetwork.init(
+        xor, hidden=8, gates=places, variance=1e-2, key=jax.random.key(0)
+    )
+    run = fl.gradient_flow(network, xor, 100.0, rtol=1e-5)
+    ends.append(float(fl.measures.loss(run.final, xor)))
+print("loss at the end, keys 0 to 7:", ", ".join(f"{end:.1e}" for end in ends))
+
+# %% [markdown]
 # Next: [ReLU, bias and t\*](5-relu-bias-and-t-star.py). Sources: Saxe, Sodhani and Lewallen (2022);
 # Li and Sompolinsky (2022) for global gates.

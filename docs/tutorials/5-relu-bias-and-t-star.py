@@ -13,6 +13,14 @@
 # %% [markdown]
 # # 5. ReLU, bias, and the linearization time
 #
+# You will learn
+#
+# - how to find the time at which a ReLU network is most linear, in both conventions;
+# - which units come on for all samples, told from the weights at t = 0;
+# - how good a closed form is from that time on.
+#
+# It takes about 15 minutes to read, and about a minute to run.
+#
 # A ReLU network is a gated network whose gates its own weights decide: a unit is on for a sample
 # where its preactivation $z = w \cdot x + c\, b$ is positive. If for some time every unit is on for
 # all samples or for none, the network *is* a linear one, as narrow as it has units on. The lead
@@ -70,7 +78,7 @@ for name, flow in flows.items():
         f"{name:<14} loss at 90 and 50 per cent of its start at t = {times[0]:.4f}, {times[1]:.4f}"
     )
 
-# %%
+# %% tags=["hide-input"]
 with fl.plot.style():
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4))
     fl.plot.losses(flows, axes[0])
@@ -239,7 +247,7 @@ for convention, level in (("open", 1), ("closed", 0)):
         f"at most {100 * off:.1f} per cent of the loss at t*"
     )
 
-# %%
+# %% tags=["hide-input"]
 whole = fl.theory.solve(start.linear(), task)
 with fl.plot.style():
     figure, ax = plt.subplots(figsize=(6, 3.6))
@@ -270,11 +278,45 @@ with fl.plot.style():
 #
 # ## Exercises
 #
+# The answers are folded below.
+#
 # 1. Bias strength: `bias_strength` 0.1, 0.3, 1 and 3. Where is the always-on fraction highest, open
 #    and closed? ([Sweeps](../how-to/sweeps.md) run them in one call.)
 # 2. `flow.linearization(quantile=0.125)` counts a unit as linear when it is on for all samples but
 #    one. How does the fraction change, and what would $t^*$ be on real images without a quantile?
 # 3. Is $t^*$ causal? Compare `flow.linearization()` of runs with `t1` of 1, 2, 5 and 60.
-#
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 1", "code_prompt_hide": "Answer 1"}
+# 1. Where the bias is weak few units come on. Here it is highest at c = 1, closed as high at 0.3.
+print(f"{'c':>5}{'always on, open':>18}{'closed':>9}")
+for c in (0.1, 0.3, 1.0, 3.0):
+    biased = fl.ReLUNetwork(start.weights, start.biases, bias_strength=c)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", fl.LinearizationWarning)
+        found = fl.gradient_flow(biased, task, t1, ts=ts, events=events).linearization()
+    print(f"{c:>5}{found.open.fraction:>18.3f}{found.closed.fraction:>9.3f}")
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 2", "code_prompt_hide": "Answer 2"}
+# 2. It can only rise, since each unit that is on for all is on for all but one. Of thousands of
+# images some lie beyond every unit's kink: without a quantile t* is that of a few odd images.
+for q in (0.0, 0.125):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", fl.LinearizationWarning)
+        found = flows["ReLU"].linearization(quantile=q)
+    print(
+        f"quantile {q}: open {found.open.fraction:.3f} at t* = {found.open.time:.3f}, "
+        f"closed {found.closed.fraction:.3f} at {found.closed.time:.3f}"
+    )
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 3", "code_prompt_hide": "Answer 3"}
+# 3. No. It is where a maximum over the whole run is first reached, so a run that ends earlier has
+# another one, until the maximum has passed. A warning says where it stands at the end.
+for end in (1.0, 2.0, 5.0, 60.0):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", fl.LinearizationWarning)
+        found = fl.gradient_flow(start, task, end, ts=end * ts / t1, events=events).linearization()
+    print(f"t1 = {end:<4g} t* open {found.open.time:.4f}, closed {found.closed.time:.4f}")
+
+# %% [markdown]
 # Next: [exact flow through kinks](6-exact-flow-through-kinks.py). Source: the lead paper, Secs. 5
 # and 6; the measured state of each of its claims is in [the verdicts](../verdicts.md).

@@ -13,6 +13,14 @@
 # %% [markdown]
 # # 6. Exact flow through kinks
 #
+# You will learn
+#
+# - the three things that can happen where a preactivation is zero;
+# - what sliding is, and what descent does in its place;
+# - why descent cannot tell the linearization time, at any rate.
+#
+# It takes about 12 minutes to read, and one to two minutes to run.
+#
 # At $z = w \cdot x + c\, b = 0$ the gate of a (unit, sample) pair jumps, and with it the right-hand
 # side of the gradient flow. Each such **kink** is an event of the flow, and what happens there is
 # not always a crossing. This tutorial shows what a solver has to do, what the solution looks like,
@@ -234,6 +242,8 @@ with fl.plot.style():
 #
 # ## Exercises
 #
+# The answers are folded below.
+#
 # 1. Run the walk at `rtol` 1e-6, 1e-8 and 1e-10. By how much does $t^*$ move? What does
 #    `line.open.bracket` say?
 # 2. Send {py:obj}`flowlin.IgnoreKinks` across at `rtol` 1e-3 and 1e-4. How many gate events does
@@ -242,9 +252,73 @@ with fl.plot.style():
 #    What does its gate, the slope of the rounded ReLU at $z$, tend to as the width falls?
 # 4. Take 8 hidden units, and several keys. How near does descent's $t^*$ come to the closed one,
 #    and why nearer than with 32?
-# 5. Why does a pair cease to slide? Plot the gate's fraction for other entries of `slides`: it ends
-#    at 0 or at 1.
-#
+# 5. Why does a pair cease to slide? Look at the gate's fraction at the end of each of `slides`: is
+#    it always at 0 or at 1?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 1", "code_prompt_hide": "Answer 1"}
+# 1. In the ninth digit. The bracket says between which times the switch lies on the computed path,
+# not how far that path is off: for the error of the whole run ask `flow.confirm()`.
+for rtol in (1e-6, 1e-8, 1e-10):
+    found = fl.gradient_flow(network, task, t1, rtol=rtol).linearization().open
+    low, high = found.bracket
+    print(f"rtol {rtol:.0e}: open t* = {found.time:.10f}, bracket {high - low:.0e} wide")
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 2", "code_prompt_hide": "Answer 2"}
+# 2. Where the flow slides it switches there and back in every step, so its log is longer, and the
+# longer the more steps it takes.
+for rtol in (1e-3, 1e-4):
+    across = fl.gradient_flow(network, task, t1, rtol=rtol, kinks=fl.IgnoreKinks())
+    apart = fl.distance(across.final, flow.final, relative=True)
+    print(
+        f"rtol {rtol:.0e}: {len(across.events.select('gate').table())} gate events where the walk "
+        f"has {len(gates)}; the ends are {apart:.0e} apart"
+    )
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 3", "code_prompt_hide": "Answer 3"}
+# 3. No: z is a share of the width, at which the rounded slope, (z + w) / 2w, balances both sides.
+# That slope tends to the fraction of the flow's gate.
+middle = 0.5 * (begin + end)
+print(f"fraction of the flow's gate at t = {middle:.2f}: {reading.gates(middle)[sample, unit]:.4f}")
+for width in (1e-2, 1e-3, 1e-4):
+    policy = fl.SmoothKinks(width)
+    smooth = fl.gradient_flow(network, task, middle, kinks=policy)
+    z = preactivation(smooth.final, task)
+    print(f"width {width:.0e}: z = {z:+.1e}, slope {(z + width) / (2 * width):.4f}")
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 4", "code_prompt_hide": "Answer 4"}
+# 4. Within a few steps of it, mostly. With few units few pairs slide at once, so there is soon a
+# step in which all of them happen to be on. With 32 units there is hardly ever one.
+import warnings
+
+for seed in range(4):
+    small = fl.ReLUNetwork.init(task, hidden=8, variance=2e-4, key=jax.random.key(seed))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", fl.LinearizationWarning)  # of maxima that stand at t1
+        whole = fl.gradient_flow(small, task, t1).linearization()
+        found = fl.gradient_descent(small, task, 1e-2, t1=t1).linearization().open
+    print(
+        f"key {seed}: flow {whole.open.time:.3f} open, {whole.closed.time:.3f} closed; "
+        f"descent {found.time:.3f}"
+    )
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 5", "code_prompt_hide": "Answer 5"}
+# 5. Mostly since its fraction has come to 0 or 1: one side no longer leads back. Else another pair
+# of the unit switches at that moment, which changes both rates at once, and neither leads back any
+# more.
+bounds, others = 0, 0
+for _, left, index in slides:
+    last = float(reading.gates(left - 1e-6)[index[2], index[1]])
+    if min(last, 1 - last) < 1e-3:
+        bounds += 1
+    else:
+        others += any(
+            row["index"][1] == index[1] and row["index"] != index and abs(row["time"] - left) < 1e-9
+            for row in gates
+        )
+print(f"of {len(slides)} slides {bounds} end at a fraction of 0 or 1,")
+print(f"and {others} as another pair of the unit switches")
+
+# %% [markdown]
 # Next: [effective maps](7-effective-maps.py). More: [kinks and
 # sliding](../explanation/kinks-and-sliding.md), [why a discrete t\* is
 # neither](../explanation/linearization-time.md), and [choosing kinks, solver and

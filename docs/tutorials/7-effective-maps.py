@@ -13,6 +13,14 @@
 # %% [markdown]
 # # 7. Effective maps, and a ReLU run read as gated linear ones
 #
+# You will learn
+#
+# - what affine map a ReLU network is at a sample, and in the plane of inputs;
+# - how to read a run as gated linear networks with switching times, and how to check that;
+# - when one gating does for the rest of a run.
+#
+# It takes about 10 minutes to read, and one to two minutes to run.
+#
 # At a sample $x$ with its gates given, a ReLU network is an affine map. These **effective maps**
 # say what the network does there, which gates and weights made it, and how it came about in
 # training: between two switches of a gate, the flow is that of a gated linear network ([tutorial
@@ -71,7 +79,7 @@ for p in range(task.samples):
 # each unit's kink is a line, the lines cut the plane into cells, and in a cell there is one map. We
 # look at the network on its way and at the end; an arrow is the slope of the label there.
 
-# %%
+# %% tags=["hide-input"]
 edge = jnp.linspace(-2, 2, 161)
 points = jnp.stack(jnp.meshgrid(edge, edge), axis=-1).reshape(-1, 2)
 coarse = jnp.stack(jnp.meshgrid(edge[8::18], edge[8::18]), axis=-1).reshape(-1, 2)
@@ -169,12 +177,51 @@ with fl.plot.style():
 #
 # ## Exercises
 #
+# The answers are folded below.
+#
 # 1. `fl.tasks.offset_xor(1.0)`: a third coordinate makes the classes separable. How many pathways
 #    carry 99 per cent now, and how much do the four samples' maps differ?
 # 2. Compare `reading.gates(t)` with `flow.network(t).gates(task.x)[0]` at a time at which pairs
 #    slide.
 # 3. Two hidden layers: `reading.graph(k)` works where no pair slides. On how many intervals is that
 #    so (`reading.sliding`)?
-#
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 1", "code_prompt_hide": "Answer 1"}
+# 1. Fewer, and the maps are nearer to each other, since one linear map would do.
+wide = fl.tasks.offset_xor(1.0)
+start = fl.ReLUNetwork.init(wide, hidden=12, variance=1e-3, key=jax.random.key(2))
+separable = fl.gradient_flow(start, wide, t1, dense=True)
+its = fl.rectified(separable, wide)
+for name, found, end, its_task in (
+    ("XOR", reading, flow.final, task),
+    ("offset 1", its, separable.final, wide),
+):
+    maps = fl.measures.effective_map(end, its_task).matrix
+    spread = jnp.linalg.norm(maps - maps.mean(axis=0)) / jnp.linalg.norm(maps)
+    print(
+        f"{name}: {found.pathways_needed(0.99)} of {len(found.pathways)} pathways carry 99 per "
+        f"cent; the samples' maps are {spread:.2f} apart, relative to their norm"
+    )
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 2", "code_prompt_hide": "Answer 2"}
+# 2. They are the same but for pairs that slide: there the network's own gates are 0 or 1, as
+# rounding has left z beside zero, and the reading has the fractions of Filippov's rule.
+k = int(np.argmax(reading.sliding))
+t = 0.5 * (reading.times[k] + reading.times[k + 1])
+fractions, seen = reading.gates(float(t)), flow.network(float(t)).gates(task.x)[0]
+apart = np.abs(np.asarray(fractions) - np.asarray(seen)) > 1e-9
+print(f"at t = {t:.3f} the two differ in {apart.sum()} of {apart.size} pairs")
+print("fractions there:", np.round(np.asarray(fractions)[apart], 3))
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 3", "code_prompt_hide": "Answer 3"}
+# 3. On hardly any: some pair slides nearly all of the time.
+deep = fl.ReLUNetwork.init(task, hidden=(8, 8), variance=1e-1, key=jax.random.key(2))
+walk = fl.gradient_flow(deep, task, t1, dense=True)
+its = fl.rectified(walk, task)
+print(
+    f"{np.sum(np.asarray(its.sliding) == 0)} of {its.intervals} intervals have no pair that slides"
+)
+
+# %% [markdown]
 # Next: [from flow time to SGD steps](8-from-flow-time-to-sgd-steps.py). Sources: Ye (2025); Jarvis
 # et al. (2024). More: [the rectified reading](../explanation/rectified-reading.md).

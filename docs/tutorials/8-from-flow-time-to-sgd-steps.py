@@ -13,6 +13,14 @@
 # %% [markdown]
 # # 8. From flow time to SGD steps
 #
+# You will learn
+#
+# - how many steps a unit of flow time is, for each convention of the loss;
+# - how fast descent comes to the flow as its rate falls, and which flow is nearer to it;
+# - which rate is small enough for a quantity, and when none is.
+#
+# It takes about 10 minutes to read, and one to two minutes to run.
+#
 # Gradient flow is where the theory is; what is run in practice takes steps, often on mini-batches.
 # This tutorial converts the units, measures how far descent is from the flow and how fast that goes
 # away with the rate, uses a flow that is nearer to descent, and asks for the largest rate at which
@@ -199,14 +207,52 @@ with fl.plot.style():
 #
 # ## Exercises
 #
+# The answers are folded below.
+#
 # 1. Your training loop uses `torch.nn.MSELoss()` and rate 0.05 on ten outputs. At which step does a
 #    mode with half-time $t = 8$ reach its half?
 # 2. Add `tau=2.0` to all runs. Which numbers change?
 # 3. An optimiser: `fl.gradient_descent(..., optimiser=optax.adam(1e-3))`. Does it pass the modes in
 #    the same order, and what does its time axis mean?
-# 4. `fl.largest_learning_rate` of the ReLU network with the same weights has a row `chattering`.
-#    What is its slope?
-#
+# 4. `print(fl.largest_learning_rate(...))` of the ReLU network with the same weights has a row
+#    `chattering`. What is its slope?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 1", "code_prompt_hide": "Answer 1"}
+# 1. That loss is a mean over samples and outputs, 2/10 of flowlin's, so a step is 2/10 of the rate.
+clock = fl.StepClock(0.05, fl.LossConvention.TORCH_MEAN, samples=1, outputs=10)
+print(f"half learned at step {clock.steps(8.0):.0f}")
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 2", "code_prompt_hide": "Answer 2"}
+# 2. The flow's times double, and so does the time that a step takes, rate times tau. Numbers of
+# steps, and distances at the same step, stay what they were.
+clock = fl.StepClock(0.1, samples=task.samples, tau=2.0)
+slow = {"events": how["events"], "ts": 2.0 * how["ts"], "tau": 2.0}
+slowed = fl.gradient_flow(network, task, 2 * t1, **slow)
+descent = fl.gradient_descent(network, task, 0.1, t1=2 * t1, interpolate=True, **slow)
+print("half-times, tau = 2 over tau = 1:", np.round(slowed.events.first("mode")[:2] / hits, 6))
+print(f"steps at rate 0.1: {clock.steps(2 * t1):.0f}, were {round(t1 / 0.1)}")
+apart_2 = fl.compare(slowed, descent).function.max()
+print(f"outputs apart {apart_2:.4f}, were {fl.compare(flow, descents[0.1]).function.max():.4f}")
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 3", "code_prompt_hide": "Answer 3"}
+# 3. In the same order here, but closer together. Adam divides each step by the gradient's size, so
+# weak modes hardly wait. Its time axis is the number of steps times the rate, the time of no flow.
+import optax
+
+adam = fl.gradient_descent(
+    network, task, 1e-3, t1=t1, optimiser=optax.adam(1e-3), events=how["events"]
+)
+print("half-times of the flow:", np.round(flow.events.first("mode")[:3], 3))
+print("half-times of Adam:    ", np.round(adam.events.first("mode")[:3], 3))
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 4", "code_prompt_hide": "Answer 4"}
+# 4. One: how far descent jumps about a kink on which the flow slides is proportional to its rate.
+relu = fl.ReLUNetwork(network.weights, network.biases)
+certificate = fl.largest_learning_rate(relu, task, t1, within=0.02, precision=0.2)
+print(certificate)
+print(f"chattering: slope {certificate.chattering.slope:.2f}")
+
+# %% [markdown]
 # This was the last tutorial. On from here: [how-to](../how-to/index.md) pages for your own task,
 # network and events, the [explanation](../explanation/index.md) of what is exact, and the
 # [reference](../reference/index.md).
