@@ -33,15 +33,6 @@
 #
 # You need to know ordinary differential equations and the singular value decomposition. The first
 # lines switch JAX to double precision, which all tutorials do.
-#
-# You will learn to
-#
-# - derive the flow of a deep linear network, mode by mode, and solve it on paper;
-# - solve it with {py:obj}`flowlin.gradient_flow`, and lay closed form, flow and descent side by
-#   side;
-# - find when each mode is half learned, as an event.
-#
-# It takes a quarter of an hour to read, and less than a minute to run on two cores.
 
 # %%
 import jax

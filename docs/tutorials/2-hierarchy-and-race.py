@@ -27,14 +27,6 @@
 # be written down: the levels of the hierarchy are modes of the task, and a mode of singular value
 # $s$ takes a time of about $\frac{\tau}{2s} \log \frac{s}{d a_0}$. This tutorial runs the race,
 # checks its times against the formula, and asks what else than $s$ decides who wins.
-#
-# You will learn to
-#
-# - read the modes of a task, and of the network's bias, from its correlations;
-# - time the race of the modes, and check the times against the formula;
-# - tell what else than the singular value decides who is first.
-#
-# It takes a quarter of an hour to read, and less than a minute to run on two cores.
 
 # %%
 import jax

@@ -26,14 +26,6 @@
 # rank. This is called the low-rank bias, or simplicity bias, of deep linear networks. The tutorial
 # shows how depth and small starts bring it about, and where it ends: it is a property of the way,
 # not of the end.
-#
-# You will learn to
-#
-# - see a network pass the best maps of every lower rank, as depth and small starts make it;
-# - measure the effective rank along a run;
-# - see where the bias ends: it belongs to the way, not to its end.
-#
-# It takes a quarter of an hour to read, and less than a minute to run on two cores.
 
 # %%
 import jax

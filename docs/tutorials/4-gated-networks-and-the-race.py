@@ -26,14 +26,6 @@
 # signal that depends on the sample but not on the weights. Given its gates the network is linear on
 # every sample, and its flow is that of many linear networks which share weights. What a sample runs
 # through from input to output is a **pathway**, and the pathways race.
-#
-# You will learn to
-#
-# - give a linear network gates, so that it learns XOR;
-# - build a graph of gated parts, and its pathways;
-# - run their race in closed form, and read its certificate.
-#
-# It takes a quarter of an hour to read, and less than a minute to run on two cores.
 
 # %%
 import jax

@@ -26,14 +26,6 @@
 # all samples or for none, the network *is* a linear one, as narrow as it has units on. The lead
 # paper's claim is that biases bring this about, early in training. This tutorial follows one
 # network there, to the **linearization time** $t^*$, and on.
-#
-# You will learn to
-#
-# - follow when units come to be on for all samples or for none;
-# - read the linearization time $t^*$ in both conventions, with what it depends on;
-# - compare the ReLU run with the linear network of the same weights.
-#
-# It takes a quarter of an hour to read, and less than a minute to run on two cores.
 
 # %%
 import jax

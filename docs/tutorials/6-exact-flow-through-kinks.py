@@ -25,14 +25,6 @@
 # side of the gradient flow. Each such **kink** is an event of the flow, and what happens there is
 # not always a crossing. This tutorial shows what a solver has to do, what the solution looks like,
 # and why descent, whose steps know nothing of it, cannot tell the linearization time.
-#
-# You will learn to
-#
-# - see what happens at a kink: a gate crosses, slides or is repelled;
-# - read gates, slides and switches from the log of a run;
-# - see why descent cannot tell the linearization time.
-#
-# It takes a quarter of an hour to read, and less than a minute to run on two cores.
 
 # %%
 import jax

@@ -25,14 +25,6 @@
 # say what the network does there, which gates and weights made it, and how it came about in
 # training: between two switches of a gate, the flow is that of a gated linear network ([tutorial
 # 4](4-gated-networks-and-the-race.py)).
-#
-# You will learn to
-#
-# - read the affine map that a ReLU network is at each sample;
-# - count the maps of a run, and when they change;
-# - read a ReLU run as gated linear ones, interval by interval.
-#
-# It takes a quarter of an hour to read, and less than a minute to run on two cores.
 
 # %%
 import jax

@@ -25,14 +25,6 @@
 # This tutorial converts the units, measures how far descent is from the flow and how fast that goes
 # away with the rate, uses a flow that is nearer to descent, and asks for the largest rate at which
 # flow and descent still tell the same.
-#
-# You will learn to
-#
-# - turn times into steps, and back;
-# - measure how far descent is from the flow, at rate after rate;
-# - get nearer by a modified flow, and find the largest rate at which both tell the same.
-#
-# It takes a quarter of an hour to read, and less than a minute to run on two cores.
 
 # %%
 import jax
