@@ -93,6 +93,7 @@ def test_a_scalar_mode_of_any_size(start):
     assert int(run.stats["num_steps"]) < 2000
 
 
+@pytest.mark.slow
 def test_an_atol_counts_against_single_numbers():
     """Below it nothing is controlled."""
     exact = half_time(1e-20)
