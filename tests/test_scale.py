@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
+from scipy.linalg import expm
 
 import flowlin as fl
 from tests.tolerances import of_time
@@ -99,6 +100,30 @@ def test_an_atol_counts_against_single_numbers():
     exact = half_time(1e-20)
     run = fl.gradient_flow(linear(1e-20), ONE, 1.5 * exact, events=fl.LossBelow(0.125), atol=1e-10)
     assert abs(float(run.events.first("loss")) / exact - 1) > 1e-4
+
+
+# ---- No size at the start.
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        pytest.param(None, id="default"),
+        pytest.param(fl.RKC(), id="RKC", marks=pytest.mark.slow),
+        pytest.param(fl.RecycledBDF(), id="RecycledBDF", marks=pytest.mark.slow),
+    ],
+)
+def test_a_regression_from_zero_follows_the_matrix_exponential(solver, seed):
+    """W = M (1 - exp(-Sigma_x t)) with the solution M: of any size, nothing else says how large."""
+    rng = np.random.default_rng(seed)
+    x, rtol = rng.normal(size=(12, 3)), 1e-8 if solver is None else 1e-5
+    solution, sigma_x, start = rng.normal(size=(2, 3)), x.T @ x / 12, np.zeros((2, 3))
+    exact = solution @ (np.eye(3) - expm(-2.0 * sigma_x))
+    for size in (1e-100, 1e-20, 1.0, 1e6):
+        task = fl.Task(x, x @ solution.T * size)
+        run = fl.gradient_flow(fl.LinearNetwork([start]), task, 2.0, solver=solver, rtol=rtol)
+        off = run.final.weights[0] / size - exact
+        assert np.max(np.abs(off)) < 10 * rtol * np.max(np.abs(exact))
 
 
 # ---- Modes of which each is less than a rounding of those before it.

@@ -113,14 +113,15 @@ class ErrorPerUnit(AbstractErrorScale):
         )
 
     def first_step_scale(self, y0: PyTree) -> PyTree:
-        """Return the scale of the first step; a state of zeros has no size but that of $S_0$."""
+        """Return the scale by which the first step is guessed.
+
+        A state of zeros has no size but that of $S_0$, and where all is zero it is guessed by 1:
+        by next to nothing the step would be nothing.
+        """
         leaves, structure = jax.tree.flatten(as_tree(y0))
-        tiny = jnp.finfo(leaves[0].dtype).tiny
         size = self._owner_sizes(leaves)
-        sizes = {
-            name: self.rtol * jnp.maximum(size[name], self.start[name]) + 1e4 * tiny
-            for name in size
-        }
+        sizes = {name: jnp.maximum(size[name], self.start[name]) for name in size}
+        sizes = {name: self.rtol * jnp.where(s > 0, s, 1) for name, s in sizes.items()}
         return flatten_like(
             y0, jax.tree.unflatten(structure, _broadcast_to_arrays(sizes, self.owners, leaves))
         )
