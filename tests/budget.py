@@ -5,7 +5,9 @@ which tests share runs and programs; `EXCEPTIONS` lists those that need more and
 the second tier is marked `slow` and has no limit of its own. The seconds that JAX spends on
 compiling are summed over all workers, and a run of more than `COMPILING` fails; the tests that
 compile most, with their fixtures, are listed beside the slowest. All are seconds of a quiet
-machine: before anything is called too slow, the clock of this one is read (`slowness`).
+machine: before anything is called too slow, the clock of this one is read (`slowness`), and where
+other jobs took a part of the processors, of the seconds of compiling only the part that workers had
+counts (`compile_seconds`).
 """
 
 import gc
@@ -42,7 +44,9 @@ EXCEPTIONS: dict[str, tuple[float, str]] = {
 
 USED = pytest.StashKey[float]()  # processor time of a test, without its fixtures
 COMPILED = "/jax/core/compile/backend_compile_duration"
-spent: Counter[str] = Counter()  # of this process: "seconds" of compiling, in how many "programs"
+# Of this process: "seconds" of compiling, in how many "programs"; of all tests the time on the
+# "wall" and on the "processor".
+spent: Counter[str] = Counter()
 by_test: Counter[str] = Counter()  # seconds of compiling, of this process and of workers
 
 
@@ -88,11 +92,13 @@ def excess(name: str, seconds: float, slow: float) -> str | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None):
-    before = spent["seconds"]
+    before, wall, processor = spent["seconds"], time.monotonic(), time.process_time()
     try:
         return (yield)
     finally:
         by_test[item.nodeid] += spent["seconds"] - before
+        passed, used = time.monotonic() - wall, time.process_time() - processor
+        spent.update(wall=passed, processor=used)  # pyright: ignore
         _forget_compiled(MOST_MAPS if nextitem and nextitem.path == item.path else MAPS)
 
 
@@ -127,6 +133,11 @@ def pytest_testnodedown(node, error) -> None:
     by_test.update(told.get("by_test", {}))
 
 
+def compile_seconds() -> float:
+    """Seconds of compiling, less those in which other jobs had the processors."""
+    return spent["seconds"] * min(1.0, spent["processor"] / max(spent["wall"], 1e-9))
+
+
 def _allowed(config: pytest.Config) -> float:
     """Seconds of compiling that the tier has, or both of them."""
     return COMPILING.get(config.option.markexpr, sum(COMPILING.values()))
@@ -137,12 +148,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if hasattr(config, "workeroutput"):
         config.workeroutput |= {"spent": dict(spent), "by_test": dict(by_test)}  # pyright: ignore
-    elif spent["seconds"] > _allowed(config) * slowness() and not session.exitstatus:
+    elif compile_seconds() > _allowed(config) * slowness() and not session.exitstatus:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
-    allowed, seconds = _allowed(config), spent["seconds"]
+    allowed, seconds = _allowed(config), compile_seconds()
     terminalreporter.write_line(
         f"compiling: {seconds:.0f} s in {spent['programs']:,} programs; this tier has {allowed:.0f}"
         + (" s of a quiet machine: TOO MUCH" if seconds > allowed * slowness() else " s")

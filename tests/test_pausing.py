@@ -504,7 +504,7 @@ def test_logs_grow_where_they_overflow():
     np.testing.assert_array_equal(np.asarray(grown.component)[mine], small.component)
     np.testing.assert_allclose(np.asarray(grown.time)[mine], small.time, rtol=of_flow(1e-9))
     with pytest.raises(fl.RunError, match="`max_events` = 3"):
-        events(100, max_events=3)
+        events(10, max_events=3)
 
 
 def ended_by_an_event():
