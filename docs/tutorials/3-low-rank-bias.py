@@ -184,7 +184,7 @@ for norm in (0.3, 1e-2, 1e-4):
 #
 # Now fewer samples than inputs, a teacher of rank 2, and noise on the targets. The low-rank maps on
 # the way have less of the noise than the end, where the network interpolates. A measure on other
-# data than the run's is bound to them by {py:obj}`flowlin.measures.OnTask`; with standard normal
+# data than the run's is bound to them by `fl.measures.OnTask`; with standard normal
 # test inputs the test error is a distance of matrices, so we write it down.
 
 # %%
@@ -238,9 +238,9 @@ with fl.plot.style():
 # The answers are folded below.
 #
 # 1. Four equal singular values: `spectrum=(1, 1, 1, 1)`. Are there plateaus? Why not?
-# 2. Use {py:obj}`flowlin.LossBelow` with `terminate=True` to stop each depth at the training loss
+# 2. Use `fl.LossBelow` with `terminate=True` to stop each depth at the training loss
 #    of its least test error, as one would do with held-out data.
-# 3. `weight_decay=` in {py:obj}`flowlin.gradient_flow` changes the end as well. Which effective
+# 3. `weight_decay=` in `fl.gradient_flow` changes the end as well. Which effective
 #    rank does the noisy task end at with `weight_decay=0.1` and two layers, and with one?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 1", "code_prompt_hide": "Answer 1"}
@@ -284,4 +284,4 @@ for depth in (1, 2):
 
 # %% [markdown]
 # Next: [gated networks and the race](4-gated-networks-and-the-race.py). Source: Huh et al. (2023);
-# for the deep mode, Saxe et al. (2014) and {py:obj}`flowlin.theory.Mode`.
+# for the deep mode, Saxe et al. (2014) and `fl.theory.Mode`.

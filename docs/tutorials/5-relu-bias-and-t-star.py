@@ -157,7 +157,7 @@ for seed in range(6):
 # as long as its gates hold. So it grows along the top singular pair $(u, v)$ of $M_j$: into the
 # half-space in which $u$ points where $u \cdot \tilde w_j + v \cdot a_j > 0$ at the start, and out
 # of it where that is negative. (The paper's Eq. 11 leaves out $a_j$ at the start; see
-# [the errata](../explanation/errata.md). {py:obj}`flowlin.theory.early_phase` follows the
+# [the errata](../explanation/errata.md). `fl.theory.early_phase` follows the
 # gates' changes too.)
 
 
@@ -218,7 +218,7 @@ print(f"eight other seeds: of {turned_out} units that are turned out, on at the 
 # ## After t\*: a linear network in closed form
 #
 # From $t^*$ on the always-on units are a linear network, as long as they stay on, and for that
-# there is a closed form. {py:obj}`flowlin.theory.after_linearization` makes it from the network at
+# there is a closed form. `fl.theory.after_linearization` makes it from the network at
 # $t^*$ and the units that are on there, read from the log. We run the same flow again, saved from
 # $t^*$ on.
 
@@ -264,7 +264,7 @@ with fl.plot.style():
 # Over 20 seeds the difference from the open $t^*$ on is 1.3 ± 0.3 per cent of the loss at $t = 0$,
 # and the closed form of the whole linear network from $t = 0$ is off by 7.3 ± 0.5
 # (`examples/paper/results/m_fig4.json`). The paper's explanation of the delay by dead units, its
-# Eq. 14 ({py:obj}`flowlin.theory.gating_delay`) with the share of live units, is a lower bound: it
+# Eq. 14 (`fl.theory.gating_delay`) with the share of live units, is a lower bound: it
 # predicts 29 ± 3 steps for the bias mode where 179 ± 15 are measured, since units that are on for
 # some samples only slow the start down as well (`examples/paper/results/m_eq13_14.json`).
 #
