@@ -1,10 +1,10 @@
 """Each tutorial as a notebook with the outputs of the build, and a link to it on its page.
 
-A notebook leaves the site, where relative links mean nothing. So there a link to another page is its
-text, and the figure that moves a line on where it is. The first cell installs.
+A notebook leaves the site, where relative links mean nothing. So there a link to another page is
+its text, and the figure that moves a line on where it is. The first cell installs.
 
-`python docs/_tools/notebooks.py` puts the notebooks of the last build into `docs/notebooks/`, which a
-code host shows. Where only the text of a tutorial has changed, it needs no build.
+`python docs/_tools/notebooks.py` puts the notebooks of the last build into `docs/notebooks/`, which
+a code host shows. Where only the text of a tutorial has changed, it needs no build.
 """
 
 import pathlib
@@ -86,7 +86,7 @@ def with_outputs(script: pathlib.Path) -> nbformat.NotebookNode:
     for cell in notebook.cells:
         if cell.cell_type == "code" and cell.source != INSTALL:
             if cell.source not in known:
-                raise ValueError(f"{script.name} has code that no build ran: `python3 dev.py docs`.")
+                raise ValueError(f"{script.name} has code that no build ran: run `dev.py docs`.")
             ran = known[cell.source]
             cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
     return notebook

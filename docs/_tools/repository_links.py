@@ -12,7 +12,7 @@ LINK = re.compile(r"(?<!!)(\[[^][]*\]\()((?!\w+:)[^)#\s]+)\)")
 
 
 def hand_out(app: Sphinx, page: str, content: list[str]) -> None:
-    """Mark the links of a page that lead to a file outside of `docs`, or to one that makes pictures."""
+    """Mark the links of a page that lead to a file outside of `docs`, or to one that draws."""
     docs = pathlib.Path(app.srcdir).resolve()
 
     def mark(match: re.Match[str]) -> str:

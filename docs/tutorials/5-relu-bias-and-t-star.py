@@ -137,11 +137,16 @@ for seed in range(6):
     )
 
 # %% [markdown]
-# Over 100 seeds with 64 units the largest always-on fraction is 0.477 ± 0.012 open and 0.781 ±
-# 0.011 closed (mean and 95 per cent interval). Before the second singular value is half learned
-# there is a majority in 30 of the 100 seeds if sliding pairs count as off, and in 99 if they count
-# as on. Descent at the paper's rate, whose count flickers between the two, has one in 19 of 20
-# (`examples/paper/results/m_fig3.json`). A claim about $t^*$ needs the convention said.
+# **A claim about $t^*$ needs the convention said.** Over 100 seeds with 64 units
+# (`examples/paper/results/m_fig3.json`):
+#
+# | sliding pairs count as | largest always-on fraction | seeds with an early majority |
+# | --- | --- | --- |
+# | off (open) | 0.477 ± 0.012 | 30 |
+# | on (closed) | 0.781 ± 0.011 | 99 |
+#
+# Intervals are of 95 per cent; early is before the second singular value is half learned. Descent
+# at the paper's rate, whose count flickers between the two, has such a majority in 19 of 20 seeds.
 #
 # ## Which units come on?
 #
@@ -261,12 +266,14 @@ with fl.plot.style():
     plt.show()
 
 # %% [markdown]
-# Over 20 seeds the difference from the open $t^*$ on is 1.3 ± 0.3 per cent of the loss at $t = 0$,
-# and the closed form of the whole linear network from $t = 0$ is off by 7.3 ± 0.5
-# (`examples/paper/results/m_fig4.json`). The paper's explanation of the delay by dead units, its
-# Eq. 14 (`fl.theory.gating_delay`) with the share of live units, is a lower bound: it
-# predicts 29 ± 3 steps for the bias mode where 179 ± 15 are measured, since units that are on for
-# some samples only slow the start down as well (`examples/paper/results/m_eq13_14.json`).
+# Over 20 seeds the difference from the open $t^*$ on is 1.3 ± 0.3 per cent of the loss at $t = 0$.
+# The closed form of the whole linear network from $t = 0$ is off by 7.3 ± 0.5 per cent
+# (`examples/paper/results/m_fig4.json`).
+#
+# The paper explains the delay by dead units: its Eq. 14 (`fl.theory.gating_delay`) with the share
+# of live units. **That is a lower bound.** For the bias mode it predicts 29 ± 3 steps. Measured are
+# 179 ± 15, since units that are on for some samples only slow the start down as well
+# (`examples/paper/results/m_eq13_14.json`).
 #
 # ## Exercises
 #
