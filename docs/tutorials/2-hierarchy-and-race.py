@@ -49,7 +49,8 @@ import flowlin as fl
 # The network has a bias, a constant input of strength $c$: its modes are those of the inputs
 # $[c; x]$. The first of them, which every item shares, then gets far ahead of the rest.
 # `fl.theory.bias_mode` tells whether that is so on a given task; it is not always
-# (the lead paper's Proposition 1 needs [a condition more](../explanation/errata.md)).
+# (the [lead paper](../references.md)'s Proposition 1 needs
+# [a condition more](../explanation/errata.md)).
 
 # %%
 task = fl.tasks.hierarchy(levels=3)

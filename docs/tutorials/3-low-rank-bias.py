@@ -50,8 +50,9 @@ import flowlin as fl
 #
 # $$\rho(A) = \exp\Big(-\sum_i \bar s_i \log \bar s_i\Big) \in [1, \operatorname{rank} A],$$
 #
-# the number of equal singular values with that entropy. (The lead paper's Eq. 1 has the sign the
-# other way round, which makes it negative: see [the errata](../explanation/errata.md).)
+# the number of equal singular values with that entropy. (The [lead paper](../references.md)'s Eq. 1
+# has the sign the other way round, which makes it negative: see
+# [the errata](../explanation/errata.md).)
 #
 # ## Plateaus of rank 1, 2, 3
 #

@@ -317,5 +317,6 @@ for end in (1.0, 2.0, 5.0, 60.0):
     print(f"t1 = {end:<4g} t* open {found.open.time:.4f}, closed {found.closed.time:.4f}")
 
 # %% [markdown]
-# Next: [exact flow through kinks](6-exact-flow-through-kinks.py). Source: the lead paper, Secs. 5
-# and 6; the measured state of each of its claims is in [the verdicts](../verdicts.md).
+# Next: [exact flow through kinks](6-exact-flow-through-kinks.py). Source: the
+# [lead paper](../references.md), Secs. 5 and 6; the measured state of each of its claims is in
+# [the verdicts](../verdicts.md).

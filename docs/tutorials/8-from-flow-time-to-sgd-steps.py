@@ -43,9 +43,9 @@ import flowlin as fl
 # flowlin's flow is $\tau \dot w = -\nabla L$ with $L = \frac{1}{2P} \sum_p \|y_p - \hat y_p\|^2$. A
 # step of rate $\epsilon$ on a loss $f L$ advances it by $f \epsilon \tau$. So what a unit of flow
 # time is in steps depends on what a training loop calls its loss; `fl.StepClock` knows
-# the conventions (`fl.LossConvention`). The lead paper's "tau" is this number of
-# steps; one of its equations has $1/(N \epsilon)$, N being the hidden size, where
-# $1/(P \epsilon)$ is right ([the errata](../explanation/errata.md)).
+# the conventions (`fl.LossConvention`). The [lead paper](../references.md)'s "tau" is this number
+# of steps. One of its equations writes it as $1/(N \epsilon)$, where N is the number of samples, P
+# here ([the errata](../explanation/errata.md)).
 
 # %%
 task = fl.tasks.hierarchy(levels=3)
