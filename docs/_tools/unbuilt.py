@@ -9,7 +9,7 @@
 import pathlib
 import re
 
-from _docstrings import targets
+from _docstrings import targets  # pyright: ignore
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
