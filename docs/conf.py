@@ -33,7 +33,7 @@ profile = BUILD / "ipython" / "profile_default" / "ipython_kernel_config.py"
 profile.parent.mkdir(parents=True, exist_ok=True)
 profile.write_text(
     "c = get_config()\n"
-    "c.InlineBackend.figure_formats = {'svg'}\n"  # sharp at any size
+    "c.InlineBackend.figure_formats = {'svg', 'png'}\n"  # sharp on pages; what notebooks keep
     "c.IPKernelApp.log_level = 40\n"  # it runs on this machine and warns that others might listen
 )
 
@@ -58,9 +58,10 @@ extensions = [
     "walk_figure",
     "search_index",
     "terms",
+    "unbuilt",
 ]
-# README.md is for who reads the pages unbuilt.
-exclude_patterns = ["_*", "**/_*.py", "tests", "conf.py", "README.md"]
+# README.md and the notebooks are for who reads the pages unbuilt.
+exclude_patterns = ["_*", "**/_*.py", "tests", "conf.py", "README.md", "notebooks"]
 nitpicky = True
 # Of the library itself every name must lead somewhere; those of others have no pages here.
 nitpick_ignore_regex = [("py:class", r"(?!flowlin\.).*")]

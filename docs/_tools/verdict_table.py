@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
+import unbuilt
 import verdicts
 from _judge import CLASSES, OUTCOMES
 from docutils import nodes
@@ -76,7 +77,7 @@ def records() -> list[dict[str, str]]:
 
 def headings(page: str) -> dict[str, str]:
     """The places of a page's second headings, by the first word of each: "E11", "M"."""
-    text = (DOCS / page).read_text()
+    text = unbuilt.with_blocks((DOCS / page).read_text())
     found = re.findall(r"(?:^\(([\w-]+)\)=\n+)?^## ((\w+).*)", text, re.M)
     return {
         word: place or re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")

@@ -192,6 +192,11 @@ def test_each_page_opens_with_a_table_of_its_names():
     assert reference_pages.first_sentence("One thing. Another.") == "One thing."
 
 
+def test_the_flow_is_shown_before_its_arguments():
+    text = (REFERENCE / "runs.md").read_text()
+    assert ">>> flow = fl.gradient_flow(network, task" in text.partition("autofunction")[0]
+
+
 def test_what_draws_has_a_picture():
     drawing = {name for name in dir(fl.plot) if name[0] != "_"} - {"COLOURS", "style"}
     drawing = {name for name in drawing if inspect.isfunction(getattr(fl.plot, name))}

@@ -12,7 +12,7 @@ from sphinx import addnodes
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent
 ROOT = DOCS.parent
-sys.path[:0] = [str(DOCS / "_tools"), str(ROOT / "examples" / "paper")]
+sys.path[:0] = [str(DOCS / "_tools"), str(DOCS / "reference"), str(ROOT / "examples" / "paper")]
 
 import check_site
 import gallery
@@ -56,11 +56,10 @@ def test_faults_of_built_pages_are_told(site):
 
 
 def test_links_out_of_the_pages_hand_out_files():
-    text = ["[a](../benchmarks/README.md) [b](start.md) ![c](../docs/chattering.png) [d](../no.py)"]
+    rest = "[b](start.md) ![c](../docs/chattering.png) [d](../no.py)"
+    text = [f"[a](../benchmarks/README.md) [e](_figures/speed.py) {rest}"]
     repository_links.hand_out(types.SimpleNamespace(srcdir=DOCS), "index", text)
-    assert text[0] == (
-        "[a](path:../benchmarks/README.md) [b](start.md) ![c](../docs/chattering.png) [d](../no.py)"
-    )
+    assert text[0] == f"[a](path:../benchmarks/README.md) [e](path:_figures/speed.py) {rest}"
 
 
 @pytest.mark.parametrize(
@@ -151,11 +150,10 @@ def test_cards_are_in_order_and_lead_to_papers_and_errata():
 
 
 def test_notebooks_read_well_by_themselves():
-    text = "{py:obj}`flowlin.grid`, {py:obj}`race <flowlin.theory.race>`: [the\nnext](../a.md#b) "
-    assert "Move" not in notebooks.plain("a\n```{walk}\n```\nb")
-    assert notebooks.plain("a\n```{walk}\n```\nb").splitlines()[1].startswith("*(On the")
-    assert notebooks.plain(text + "[x](https://a.org) ![p](q.png) $a[i](t)$") == (
-        "`flowlin.grid`, `race`: *the next* [x](https://a.org) ![p](q.png) $a[i](t)$"
+    assert notebooks.plain("a\n<!-- {walk} -->\nb").splitlines()[1].startswith("*(On the")
+    text = "`fl.grid`: [the\nnext](../a.md#b) [x](https://a.org) ![p](q.png) $a[i](t)$"
+    assert notebooks.plain(text) == (
+        "`fl.grid`: *the next* [x](https://a.org) ![p](q.png) $a[i](t)$"
     )
     for script in sorted((DOCS / "tutorials").glob("*.py")):
         made = notebooks.portable(jupytext.read(script, fmt="py:percent"))

@@ -57,7 +57,7 @@ import flowlin as fl
 # We take a linear teacher with the singular values 3, 1.5 and 0.75, and inputs that are white,
 # $\Sigma_x = 1$. A triple $(u_\alpha, s_\alpha, v_\alpha)$ is called a **mode**, and
 # $d_\alpha = v_\alpha^T \Sigma_x v_\alpha$ is the variance of its input;
-# {py:obj}`flowlin.theory.modes` finds both.
+# `fl.theory.modes` finds both.
 
 # %%
 task = fl.tasks.teacher(samples=24, spectrum=(3.0, 1.5, 0.75), whiten=True)
@@ -93,7 +93,7 @@ print("s =", np.round(modes.s, 4), " d =", np.round(modes.d, 4))
 # ## The flow, measured
 #
 # A balanced start on the modes is a matter of giving its end-to-end matrix. The events
-# {py:obj}`flowlin.ModeHits` record when each mode passes half of its full strength $s/d$; they are
+# `fl.ModeHits` record when each mode passes half of its full strength $s/d$; they are
 # located on the solution, not read off the nearest saved time.
 
 # %%
@@ -112,9 +112,9 @@ flows = {
 print(flows["two layers"])
 
 # %% [markdown]
-# First the times. {py:obj}`flowlin.theory.hitting_time` is the logistic curve solved for $t$; for
+# First the times. `fl.theory.hitting_time` is the logistic curve solved for $t$; for
 # one layer the exponential is quickly solved by hand. (For any depth there is
-# {py:obj}`flowlin.theory.Mode`.)
+# `fl.theory.Mode`.)
 
 # %%
 half = modes.full_strength / 2
@@ -154,7 +154,7 @@ with fl.plot.style():
 # %% [markdown]
 # ## Which solution holds, and how one knows
 #
-# {py:obj}`flowlin.theory.solve` looks at the network and the task, takes the strongest closed form
+# `fl.theory.solve` looks at the network and the task, takes the strongest closed form
 # that applies and says why. A *certificate* holds the numbers that it decided by
 # ([reading certificates](../how-to/certificates.md)).
 
@@ -190,7 +190,7 @@ for variance in (1e-2, 1e-4, 1e-6):
 # %% [markdown]
 # ## Descent beside the flow
 #
-# {py:obj}`flowlin.gradient_descent` takes the steps, and {py:obj}`flowlin.compare` gives the
+# `fl.gradient_descent` takes the steps, and `fl.compare` gives the
 # distance in parameters, function and loss. The distance falls with the rate, to first order: this
 # is what "the limit of small rates" means in numbers. [Tutorial
 # 8](8-from-flow-time-to-sgd-steps.py) goes on from here.
@@ -211,7 +211,7 @@ for rate in (0.1, 0.01, 0.001):
 # The answers are folded below.
 #
 # 1. Give the teacher inputs that are not white (`whiten=False`). Print `modes.commutator` and what
-#    {py:obj}`flowlin.theory.solve` says. Which of the steps of the derivation fails?
+#    `fl.theory.solve` says. Which of the steps of the derivation fails?
 # 2. Three layers: `fl.LinearNetwork.balanced(task, hidden=(8, 8), ...)` and
 #    `fl.theory.Mode(..., depth=3).strength(ts)`. Does depth sharpen the stages? Compare the times
 #    from 10 to 90 per cent with the half-times.

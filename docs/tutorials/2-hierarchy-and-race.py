@@ -48,8 +48,9 @@ import flowlin as fl
 #
 # The network has a bias, a constant input of strength $c$: its modes are those of the inputs
 # $[c; x]$. The first of them, which every item shares, then gets far ahead of the rest.
-# {py:obj}`flowlin.theory.bias_mode` tells whether that is so on a given task; it is not always
-# (the lead paper's Proposition 1 needs [a condition more](../explanation/errata.md)).
+# `fl.theory.bias_mode` tells whether that is so on a given task; it is not always
+# (the [lead paper](../references.md)'s Proposition 1 needs
+# [a condition more](../explanation/errata.md)).
 
 # %%
 task = fl.tasks.hierarchy(levels=3)
@@ -125,10 +126,15 @@ for name, (k, *_) in zip(modes.names, modes.groups, strict=True):
 # %% [markdown]
 # The formula is the lead paper's Eq. 13; it needs $a_0 < \rho < s/d$. It is right to some per cent
 # here; the modes come later than it says, as those learned before them share their hidden units.
-# With 64 units and over 20 seeds and four levels its error is 1.4 per cent in the median and 7.8
-# per cent in the worst twentieth; with the imbalance of $p$ and $q$ taken along
-# ({py:obj}`flowlin.theory.Mode`) 0.70 and 2.3; and from starts that are balanced and aligned it
-# is exact, to a relative 1.5e-9 (`examples/paper/results/c_2_hierarchy.json`).
+# Its error with 64 units, over 20 seeds and four levels
+# (`examples/paper/results/c_2_hierarchy.json`):
+#
+# | closed form | median | worst twentieth |
+# | --- | --- | --- |
+# | Eq. 13 | 1.4 % | 7.8 % |
+# | with the imbalance of $p$ and $q$ (`fl.theory.Mode`) | 0.70 % | 2.3 % |
+#
+# From starts that are balanced and aligned it is exact, to a relative 1.5e-9.
 #
 # In the paper's units: its loss is a sum over samples, descended at the rate $2 \cdot 10^{-4}$, and
 # a unit of flow time is then 625 steps.
@@ -142,7 +148,7 @@ print("half-times in steps:", np.round(clock.steps(located[driven])).astype(int)
 #
 # The hidden layer shows what the modes do. Each mode, as it is learned, pulls the items of its two
 # branches apart: first the halves of the tree, then the quarters, then the siblings.
-# {py:obj}`flowlin.measures.along` applies a measure at all saved times.
+# `fl.measures.along` applies a measure at all saved times.
 
 # %% tags=["hide-input"]
 hidden = fl.measures.along(flow, fl.measures.hidden)  # (T, items, units)
@@ -212,11 +218,11 @@ with fl.plot.style():
 # The answers are folded below.
 #
 # 1. Seeds: how often is the order that of the singular values? Use `variance=0.1` and `2e-4` and
-#    twenty keys ({py:obj}`flowlin.sweep` runs them in one call, [sweeps](../how-to/sweeps.md)). In
+#    twenty keys (`fl.sweep` runs them in one call, [sweeps](../how-to/sweeps.md)). In
 #    the study above it was 95 per cent of 60 seeds at 1e-2 and all at 1e-3.
 # 2. `fl.LinearNetwork.init(..., bias=False)`: which mode wins now, and by how much less?
 # 3. An unbalanced tree: drop the features of one half with `fl.Task(task.x, ...)` and look at
-#    {py:obj}`flowlin.theory.bias_mode` again. Is the bias mode still a singular vector?
+#    `fl.theory.bias_mode` again. Is the bias mode still a singular vector?
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 1", "code_prompt_hide": "Answer 1"}

@@ -50,8 +50,9 @@ import flowlin as fl
 #
 # $$\rho(A) = \exp\Big(-\sum_i \bar s_i \log \bar s_i\Big) \in [1, \operatorname{rank} A],$$
 #
-# the number of equal singular values with that entropy. (The lead paper's Eq. 1 has the sign the
-# other way round, which makes it negative: see [the errata](../explanation/errata.md).)
+# the number of equal singular values with that entropy. (The [lead paper](../references.md)'s Eq. 1
+# has the sign the other way round, which makes it negative: see
+# [the errata](../explanation/errata.md).)
 #
 # ## Plateaus of rank 1, 2, 3
 #
@@ -176,15 +177,20 @@ for norm in (0.3, 1e-2, 1e-4):
     print(f"{norm:>7}   " + "".join(f"{x:>8.4f}" for x in off.min(axis=0)))
 
 # %% [markdown]
-# In the median over ten seeds the largest of these three distances falls from 0.43 (norm 0.3) to
-# 0.042 (norm 1e-4) with two layers and from 0.33 to 0.00067 with three; with one layer it is 0.5
-# whatever the norm (`examples/paper/results/c_3_low_rank.json`).
+# **The smaller the start and the deeper the network, the nearer it passes.** The largest of these
+# three distances, median over ten seeds (`examples/paper/results/c_3_low_rank.json`):
+#
+# | layers | norm 0.3 | norm 1e-4 |
+# | --- | --- | --- |
+# | 1 | 0.5 | 0.5 |
+# | 2 | 0.43 | 0.042 |
+# | 3 | 0.33 | 0.00067 |
 #
 # ## What it does for generalisation, and what not
 #
 # Now fewer samples than inputs, a teacher of rank 2, and noise on the targets. The low-rank maps on
 # the way have less of the noise than the end, where the network interpolates. A measure on other
-# data than the run's is bound to them by {py:obj}`flowlin.measures.OnTask`; with standard normal
+# data than the run's is bound to them by `fl.measures.OnTask`; with standard normal
 # test inputs the test error is a distance of matrices, so we write it down.
 
 # %%
@@ -226,21 +232,25 @@ with fl.plot.style():
 # %% [markdown]
 # Stopped early, deep networks find a better map than a single layer. Left alone, all depths end at
 # about the same one: started small, each interpolates with the least norm, and nothing of the bias
-# is left. In the study (ten seeds, 24 inputs) the least test errors are 4.3 for one layer and 3.58,
-# 3.55 and 3.55 for two to four; the last ones are 7.51 to 7.58 for all. That is because least
-# squares and a small start determine the map here, so that a bias has no room. It persists at
-# convergence where fewer numbers are measured than are unknown: of a 12 x 12 matrix of rank 2 with
-# 84 entries measured, the maps of one to four layers end at effective ranks of 6.87, 2.48, 2.01 and
-# 2.04 ([verdicts](../verdicts.md)).
+# is left, because least squares and a small start determine the map here. The bias persists at
+# convergence where fewer numbers are measured than are unknown, such as 84 entries of a 12 x 12
+# matrix of rank 2. Of the studies (ten seeds, 24 inputs; [verdicts](../verdicts.md)):
+#
+# | layers | least test error | last test error | effective rank, 84 entries measured |
+# | --- | --- | --- | --- |
+# | 1 | 4.3 | 7.51 to 7.58 | 6.87 |
+# | 2 | 3.58 | as above | 2.48 |
+# | 3 | 3.55 | as above | 2.01 |
+# | 4 | 3.55 | as above | 2.04 |
 #
 # ## Exercises
 #
 # The answers are folded below.
 #
 # 1. Four equal singular values: `spectrum=(1, 1, 1, 1)`. Are there plateaus? Why not?
-# 2. Use {py:obj}`flowlin.LossBelow` with `terminate=True` to stop each depth at the training loss
+# 2. Use `fl.LossBelow` with `terminate=True` to stop each depth at the training loss
 #    of its least test error, as one would do with held-out data.
-# 3. `weight_decay=` in {py:obj}`flowlin.gradient_flow` changes the end as well. Which effective
+# 3. `weight_decay=` in `fl.gradient_flow` changes the end as well. Which effective
 #    rank does the noisy task end at with `weight_decay=0.1` and two layers, and with one?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 1", "code_prompt_hide": "Answer 1"}
@@ -284,4 +294,4 @@ for depth in (1, 2):
 
 # %% [markdown]
 # Next: [gated networks and the race](4-gated-networks-and-the-race.py). Source: Huh et al. (2023);
-# for the deep mode, Saxe et al. (2014) and {py:obj}`flowlin.theory.Mode`.
+# for the deep mode, Saxe et al. (2014) and `fl.theory.Mode`.

@@ -45,7 +45,7 @@ import flowlin as fl
 #
 # On XOR a linear network learns the mean of the targets and no more. But where the first coordinate
 # is positive, the answer is a linear function of the second, and where it is negative, of its
-# opposite. A {py:obj}`flowlin.GatedGraph` is given by nodes, edges and gates; this one has two
+# opposite. A `fl.GatedGraph` is given by nodes, edges and gates; this one has two
 # middles, open for either half of the samples.
 
 # %%
@@ -97,7 +97,7 @@ with fl.plot.style():
 
 # %% [markdown]
 # The gates were given here, and they knew the task. With gates that know nothing of it, such as
-# random half-spaces ({py:obj}`flowlin.GloballyGatedNetwork`, {py:obj}`flowlin.HalfSpaces`), one
+# random half-spaces (`fl.GloballyGatedNetwork`, `fl.HalfSpaces`), one
 # needs more of them: in a study of a contextual task 16 half-spaces learned it and 2, 4 and 8 did
 # not on all seeds (`examples/paper/results/c_5_gates.json`). A ReLU network makes its gates itself,
 # from its weights; [tutorial 7](7-effective-maps.py) reads such a run as a gated network.
@@ -145,7 +145,7 @@ def routing(active, domains=2):
 
 
 # %% [markdown]
-# {py:obj}`flowlin.theory.race` looks for singular vectors that all pathways' statistics share.
+# `fl.theory.race` looks for singular vectors that all pathways' statistics share.
 # Where there are such, every mode flows by itself, a pathway's strength is the product of one
 # number per edge, and the race of these numbers *is* the flow; the certificate says whether that is
 # so. The weights must be aligned to the modes too: `race.aligned` makes such a start, here with
@@ -241,7 +241,7 @@ for share in (0.5, 0.9, 0.95, 1.0, 1.05, 2.0):
 #    the pairs it never saw? (In the study: yes, to 0.0097 of the targets; with one active output,
 #    no.)
 # 3. Replace the gates of the XOR network by `fl.HalfSpaces.random(xor, 4, key=...)` in a
-#    {py:obj}`flowlin.GloballyGatedNetwork`. With which keys is XOR learned?
+#    `fl.GloballyGatedNetwork`. With which keys is XOR learned?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 1", "code_prompt_hide": "Answer 1"}
 # 1. The certificate says that the weights are not aligned to the modes. The race is then the flow

@@ -137,11 +137,16 @@ for seed in range(6):
     )
 
 # %% [markdown]
-# Over 100 seeds with 64 units the largest always-on fraction is 0.477 ± 0.012 open and 0.781 ±
-# 0.011 closed (mean and 95 per cent interval). Before the second singular value is half learned
-# there is a majority in 30 of the 100 seeds if sliding pairs count as off, and in 99 if they count
-# as on. Descent at the paper's rate, whose count flickers between the two, has one in 19 of 20
-# (`examples/paper/results/m_fig3.json`). A claim about $t^*$ needs the convention said.
+# **A claim about $t^*$ needs the convention said.** Over 100 seeds with 64 units
+# (`examples/paper/results/m_fig3.json`):
+#
+# | sliding pairs count as | largest always-on fraction | seeds with an early majority |
+# | --- | --- | --- |
+# | off (open) | 0.477 ± 0.012 | 30 |
+# | on (closed) | 0.781 ± 0.011 | 99 |
+#
+# Intervals are of 95 per cent; early is before the second singular value is half learned. Descent
+# at the paper's rate, whose count flickers between the two, has such a majority in 19 of 20 seeds.
 #
 # ## Which units come on?
 #
@@ -157,7 +162,7 @@ for seed in range(6):
 # as long as its gates hold. So it grows along the top singular pair $(u, v)$ of $M_j$: into the
 # half-space in which $u$ points where $u \cdot \tilde w_j + v \cdot a_j > 0$ at the start, and out
 # of it where that is negative. (The paper's Eq. 11 leaves out $a_j$ at the start; see
-# [the errata](../explanation/errata.md). {py:obj}`flowlin.theory.early_phase` follows the
+# [the errata](../explanation/errata.md). `fl.theory.early_phase` follows the
 # gates' changes too.)
 
 
@@ -218,7 +223,7 @@ print(f"eight other seeds: of {turned_out} units that are turned out, on at the 
 # ## After t\*: a linear network in closed form
 #
 # From $t^*$ on the always-on units are a linear network, as long as they stay on, and for that
-# there is a closed form. {py:obj}`flowlin.theory.after_linearization` makes it from the network at
+# there is a closed form. `fl.theory.after_linearization` makes it from the network at
 # $t^*$ and the units that are on there, read from the log. We run the same flow again, saved from
 # $t^*$ on.
 
@@ -261,12 +266,14 @@ with fl.plot.style():
     plt.show()
 
 # %% [markdown]
-# Over 20 seeds the difference from the open $t^*$ on is 1.3 ± 0.3 per cent of the loss at $t = 0$,
-# and the closed form of the whole linear network from $t = 0$ is off by 7.3 ± 0.5
-# (`examples/paper/results/m_fig4.json`). The paper's explanation of the delay by dead units, its
-# Eq. 14 ({py:obj}`flowlin.theory.gating_delay`) with the share of live units, is a lower bound: it
-# predicts 29 ± 3 steps for the bias mode where 179 ± 15 are measured, since units that are on for
-# some samples only slow the start down as well (`examples/paper/results/m_eq13_14.json`).
+# Over 20 seeds the difference from the open $t^*$ on is 1.3 ± 0.3 per cent of the loss at $t = 0$.
+# The closed form of the whole linear network from $t = 0$ is off by 7.3 ± 0.5 per cent
+# (`examples/paper/results/m_fig4.json`).
+#
+# The paper explains the delay by dead units: its Eq. 14 (`fl.theory.gating_delay`) with the share
+# of live units. **That is a lower bound.** For the bias mode it predicts 29 ± 3 steps. Measured are
+# 179 ± 15, since units that are on for some samples only slow the start down as well
+# (`examples/paper/results/m_eq13_14.json`).
 #
 # ## Exercises
 #
@@ -310,5 +317,6 @@ for end in (1.0, 2.0, 5.0, 60.0):
     print(f"t1 = {end:<4g} t* open {found.open.time:.4f}, closed {found.closed.time:.4f}")
 
 # %% [markdown]
-# Next: [exact flow through kinks](6-exact-flow-through-kinks.py). Source: the lead paper, Secs. 5
-# and 6; the measured state of each of its claims is in [the verdicts](../verdicts.md).
+# Next: [exact flow through kinks](6-exact-flow-through-kinks.py). Source: the
+# [lead paper](../references.md), Secs. 5 and 6; the measured state of each of its claims is in
+# [the verdicts](../verdicts.md).

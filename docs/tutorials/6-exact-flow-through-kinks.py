@@ -61,7 +61,7 @@ import flowlin as fl
 #
 # ## A walk, and its log
 #
-# `kinks=None` takes {py:obj}`flowlin.ExactKinks` for small tasks: between events the gates are
+# `kinks=None` takes `fl.ExactKinks` for small tasks: between events the gates are
 # given and the flow is smooth; every event is located to the solver's accuracy; then each pair is
 # off, on, or sliding. The log holds the sides -1 (off), 0 (at the kink) and 1 (on) before and after
 # each event.
@@ -126,7 +126,7 @@ for rate, run in descents.items():
     print(f"rate {rate}: largest |z| while the flow slides {width:.1e}")
 
 # %% [markdown]
-# The fraction of the flow's gate can be asked for through {py:obj}`flowlin.rectified`, which reads
+# The fraction of the flow's gate can be asked for through `fl.rectified`, which reads
 # a run as one of a gated linear network. It should be what descent's flickering gate is on average.
 # We average over 0.25 units of time.
 
@@ -188,8 +188,7 @@ with fl.plot.style():
 # all samples at once is neither of the two, nor does it settle as the rate falls. Watch it happen,
 # for 64 units on the tree and for other tasks, strengths of the bias and seeds:
 #
-# ```{walk}
-# ```
+# <!-- {walk} -->
 #
 # And in numbers, for the 32 units from above:
 
@@ -224,12 +223,12 @@ with fl.plot.style():
 #
 # ## What it takes to ignore the kinks
 #
-# An ordinary adaptive solver may be sent across the kinks ({py:obj}`flowlin.IgnoreKinks`; it warns
+# An ordinary adaptive solver may be sent across the kinks (`fl.IgnoreKinks`; it warns
 # if it is chosen for you). It then is of first order at best, whatever its order on smooth flows,
 # and its steps shrink where pairs slide. On this task (64 units, $t = 60$) a parameter error of
 # 1e-5 takes Bosh3 across the kinks 45 times the walk's time. Tsit5, Dopri8 and SciPy's and
 # SUNDIALS' solvers do not get there within 250 times (`benchmarks/results/peers.md`). Where a task
-# is too large to be walked, {py:obj}`flowlin.AveragedKinks` averages the gates over a step
+# is too large to be walked, `fl.AveragedKinks` averages the gates over a step
 # ([averaged gates](../explanation/averaged-gates.md)).
 #
 # ## Exercises
@@ -238,9 +237,9 @@ with fl.plot.style():
 #
 # 1. Run the walk at `rtol` 1e-6, 1e-8 and 1e-10. By how much does $t^*$ move? What does
 #    `line.open.bracket` say?
-# 2. Send {py:obj}`flowlin.IgnoreKinks` across at `rtol` 1e-3 and 1e-4. How many gate events does
-#    its log have beside the walk's, and how far does it end from it ({py:obj}`flowlin.distance`)?
-# 3. {py:obj}`flowlin.SmoothKinks` rounds the kinks off over a width. Is $z$ of the pair then zero?
+# 2. Send `fl.IgnoreKinks` across at `rtol` 1e-3 and 1e-4. How many gate events does
+#    its log have beside the walk's, and how far does it end from it (`fl.distance`)?
+# 3. `fl.SmoothKinks` rounds the kinks off over a width. Is $z$ of the pair then zero?
 #    What does its gate, the slope of the rounded ReLU at $z$, tend to as the width falls?
 # 4. Take 8 hidden units, and several keys. How near does descent's $t^*$ come to the closed one,
 #    and why nearer than with 32?

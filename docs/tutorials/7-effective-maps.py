@@ -48,7 +48,7 @@ import flowlin as fl
 # and the offset collects the biases on their way through the later layers. It is exact at every
 # $x$, and off the kinks $W_{\text{eff}}$ is the Jacobian. (Ye's Eq. 4 puts a gate on the last
 # layer too, as on every layer of that text; a network whose output is linear has none there: [the
-# errata](../explanation/errata.md).) {py:obj}`flowlin.measures.effective_map` takes a task or any
+# errata](../explanation/errata.md).) `fl.measures.effective_map` takes a task or any
 # inputs.
 
 # %%
@@ -108,7 +108,7 @@ with fl.plot.style():
 #
 # ## Reading the run
 #
-# {py:obj}`flowlin.rectified` reads an exact walk of a network with its switches: between them, a
+# `fl.rectified` reads an exact walk of a network with its switches: between them, a
 # gated linear network, with sliding pairs at the fractions of Filippov's rule. Its **pathways** are
 # the sets of units whose gates agree on all samples, as long as they do, and each carries a share
 # of the fall of the loss.

@@ -42,10 +42,10 @@ import flowlin as fl
 #
 # flowlin's flow is $\tau \dot w = -\nabla L$ with $L = \frac{1}{2P} \sum_p \|y_p - \hat y_p\|^2$. A
 # step of rate $\epsilon$ on a loss $f L$ advances it by $f \epsilon \tau$. So what a unit of flow
-# time is in steps depends on what a training loop calls its loss; {py:obj}`flowlin.StepClock` knows
-# the conventions ({py:obj}`flowlin.LossConvention`). The lead paper's "tau" is this number of
-# steps; one of its equations has $1/(N \epsilon)$, N being the hidden size, where
-# $1/(P \epsilon)$ is right ([the errata](../explanation/errata.md)).
+# time is in steps depends on what a training loop calls its loss; `fl.StepClock` knows
+# the conventions (`fl.LossConvention`). The [lead paper](../references.md)'s "tau" is this number
+# of steps. One of its equations writes it as $1/(N \epsilon)$, where N is the number of samples, P
+# here ([the errata](../explanation/errata.md)).
 
 # %%
 task = fl.tasks.hierarchy(levels=3)
@@ -58,7 +58,7 @@ for convention in fl.LossConvention:
 # ## Descent against the flow
 #
 # A linear network on the tree, to $t = 16$, when the first two modes are learned. Descent at four
-# rates is saved at the same 81 times as the flow, and {py:obj}`flowlin.compare` gives their
+# rates is saved at the same 81 times as the flow, and `fl.compare` gives their
 # distance. Events work for descent too; `interpolate=True` puts them on the straight line between
 # two steps.
 
@@ -129,7 +129,7 @@ with fl.plot.style():
 # %% [markdown]
 # ## Which rate is small enough?
 #
-# {py:obj}`flowlin.largest_learning_rate` measures it: descent is run at rate after rate, each
+# `fl.largest_learning_rate` measures it: descent is run at rate after rate, each
 # quantity (parameters, outputs, loss, times of events) is compared over the whole time, and the
 # largest rate within a share of the flow is bisected. Nothing is extrapolated. The stability edge,
 # 2 over the largest curvature along the flow, comes with it.

@@ -1,0 +1,114 @@
+"""The pages as a visitor of the repository sees them, without a build; and what the build adds."""
+
+import re
+import sys
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+from docutils import nodes
+from sphinx import addnodes
+
+DOCS = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(DOCS / "_tools"), str(DOCS / "reference")]
+
+import notebooks
+import unbuilt
+
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.py"))
+# The reference is made of docstrings; two pages and a part of one are files of the repository.
+FILLED = {"changelog.md", "contribute/architecture.md", "contribute/add-a-measure.md"}
+PAGES = [
+    path
+    for path in [*sorted(DOCS.rglob("*.md")), *TUTORIALS]
+    if path.parent.name != "reference" and str(path.relative_to(DOCS)) not in FILLED
+]
+MARKS = re.compile(
+    r"(?<!`)\{[a-z:]+\}`|^(?:# )?\s*(?:`{3,}|:{3,})\{.*|^\([\w-]+\)=|\]\(path:", re.M
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_a_page_has_no_marks_of_the_builder(page):
+    assert MARKS.findall(page.read_text()) == []
+
+
+def test_marks_are_found():
+    text = "a {py:obj}`x` and `{walk}`\n```{walk}\n:::{note}\n# ```{walk}\n(place)=\n[a](path:b)\n"
+    assert len(MARKS.findall(text)) == 6
+
+
+def test_comments_stand_for_blocks_and_places():
+    text = "a\n<!-- {pictures} docs examples -->\n# <!-- {walk} -->\n<!-- (lead-paper)= -->\n"
+    assert unbuilt.with_blocks(text) == (
+        "a\n```{pictures} docs examples\n```\n# ```{walk}\n# ```\n(lead-paper)=\n"
+    )
+    assert unbuilt.with_blocks("a <!-- {walk} --> b <!-- aside -->") == (
+        "a <!-- {walk} --> b <!-- aside -->"
+    )
+
+
+@pytest.mark.parametrize("index", sorted(DOCS.glob("**/index.md")), ids=lambda p: p.parent.name)
+def test_a_folders_first_page_links_to_all_of_it(index):
+    """So the lists that a visitor reads are the site's table of contents."""
+    beside = [*index.parent.glob("*.md"), *index.parent.glob("[0-9]*.py")]
+    pages = {path.stem for path in beside} - {"index", "README"}
+    if index.parent == DOCS:
+        pages |= {f"{path.parent.name}/index" for path in DOCS.glob("*/index.md")}
+    assert set(unbuilt.contents(index.read_text())) == pages
+
+
+def test_the_first_use_of_a_name_leads_to_the_reference():
+    page = nodes.section("", nodes.title("", "", nodes.literal("", "fl.RKC")))
+    words = ("fl.RKC(tol=1)", "fl.RKC", "fl.nothing", "RKC", "fl.theory.modes", "fl.Trajectory")
+    page += nodes.paragraph("", "", *(nodes.literal("", word) for word in words))
+    page += nodes.paragraph("", "", nodes.reference("", "", nodes.literal("", "fl.sweep")))
+    page += addnodes.desc("", nodes.paragraph("", "", nodes.literal("", "fl.grid")))
+    before = page.astext()
+    unbuilt.link_names(page, "page")
+    assert page.astext() == before
+    links = [(x.astext(), x["reftarget"]) for x in page.findall(addnodes.pending_xref)]
+    assert links == [
+        ("fl.RKC(tol=1)", "flowlin.RKC"),
+        ("fl.theory.modes", "flowlin.theory.modes"),
+        ("fl.Trajectory", "flowlin.Trajectory"),
+    ]
+
+
+@pytest.mark.parametrize("script", TUTORIALS, ids=lambda path: path.stem)
+def test_a_notebook_is_its_tutorial_with_what_it_computed(script):
+    """`python docs/_tools/notebooks.py` brings it up to date."""
+    file = DOCS / "notebooks" / f"{script.stem}.ipynb"
+    kept = nbformat.read(file, as_version=4)
+    nbformat.validate(kept)
+    now = notebooks.portable(jupytext.read(script, fmt="py:percent"))
+    assert [(c.cell_type, c.source) for c in kept.cells] == [
+        (c.cell_type, c.source) for c in now.cells
+    ]
+    assert file.stat().st_size < 1_000_000
+    for cell in kept.cells:
+        if cell.cell_type == "code" and cell.source != notebooks.INSTALL:
+            kinds = {kind for output in cell.outputs for kind in output.get("data", {})}
+            assert cell.execution_count
+            assert "error" not in {output.output_type for output in cell.outputs}
+            assert ("image/png" in kinds) == ("plt.show()" in cell.source)
+            assert "image/svg+xml" not in kinds
+            if "print(" in cell.source:
+                assert "stream" in {output.output_type for output in cell.outputs}
+
+
+def test_code_that_was_never_run_is_told(tmp_path):
+    script = tmp_path / "9-new.py"
+    script.write_text("# %% [markdown]\n# # A title\n\n# %%\nprint(1)\n")
+    with pytest.raises(ValueError, match=r"9-new\.py has code that no build ran"):
+        notebooks.with_outputs(script)
+
+
+def test_the_changelog_is_sorted_in_lines():
+    text = (DOCS.parent / "CHANGELOG.md").read_text()
+    latest = text.partition("## Unreleased\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^### (.*)", latest, re.M) == ["Breaking", "Added", "Fixed"]
+    lines = [line for line in latest.splitlines() if line and line[0] != "#"]
+    assert [line for line in lines if not line.startswith("- ") or len(line) > 150] == []
+    assert re.match(r"\s*### Breaking", latest)
