@@ -115,6 +115,9 @@ def test_the_verdicts_are_those_of_the_committed_table():
     assert "a &lt; b" in before
     assert "c &lt; d" in behind
     assert len({row["id"] for row in rows}) == len(rows)
+    shown = {verdict_table.picture_of(row) for row in rows}
+    assert set(verdict_table.SHOWN) < shown
+    assert all((ROOT / f"examples/paper/results/{picture}.png").exists() for picture in shown)
 
 
 def test_a_card_has_the_first_number_with_an_interval():

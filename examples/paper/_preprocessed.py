@@ -79,8 +79,7 @@ def again(record: dict[str, Any], size: Setting) -> Data:
         for how, standardise in HOW.items()
     }
     modes = {
-        how: {float(c): row for c, row in rows.items()}
-        for how, rows in found["modes by c"].items()
+        how: {float(c): row for c, row in rows.items()} for how, rows in found["modes by c"].items()
     }
     apart = found["distance of descent from the flow"]
     return Data(size, phases, modes, {how: Distances.of(row) for how, row in apart.items()})

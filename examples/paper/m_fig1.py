@@ -420,7 +420,8 @@ def draw(data: Data) -> Figure:
     axes[1, 0].set_ylabel(r"effective rank of $H^T H$")
     draw_stops(data, "every", axes[1, 1], "C. Test error at the stop")
     axes[1, 1].set_ylabel(f"error on {data.size.all_test or 10_000:,} images / %")
-    figure.suptitle(words(data))
+    words = error_words(list(data.phases.values()))
+    figure.suptitle(f"{images(data.size)}:\ndescent (markers), flow (lines{words}), 95 % intervals")
     return figure
 
 
@@ -431,17 +432,14 @@ def draw_flow(data: Data) -> Figure:
     figure, axes = plt.subplots(1, 2, figsize=(9.4, 4.4))
     draw_half_times(list(data.phases.values()), axes[0], "Modes, flow of ReLU networks")
     draw_distances(data.distances, axes[1], "Descent's distance from the flow")
-    figure.suptitle(words(data))
+    figure.suptitle(images(data.size))
     return figure
 
 
-def words(data: Data) -> str:
+def images(size: Size) -> str:
     """What all panels show alike."""
-    size, error = data.size, error_words(list(data.phases.values()))
-    return (
-        f"MNIST, {size.samples or MNIST:,} images, H = {size.hidden[0]}:\ndescent (markers), flow "
-        f"(lines{error}), 95 % intervals"
-    )
+    number = size.samples or MNIST
+    return f"MNIST, {number:,} images, H = {size.hidden[0]}, {size.seeds} seeds"
 
 
 def draw_stops(data: Data, name: str, ax: Any, title: str) -> None:

@@ -395,8 +395,8 @@ def draw(data: Data) -> plt.Figure:
 
 
 def draw_offset(data: Data) -> plt.Figure:
-    r"""Offset XOR: at one $\Delta$ the spread R of the half times of ReLU over linear is near zero and
-    ReLU is a slowed linear network; below, it learns the third coordinate early, above late.
+    r"""Offset XOR: at one $\Delta$ the spread R of the half times of ReLU over linear is near zero
+    and ReLU is a slowed linear network; below, it learns the third coordinate early, above late.
     """
     figure, axes = plt.subplots(1, 2, figsize=(9.6, 4.2), layout="constrained")
     _draw_offset(axes, data)

@@ -290,7 +290,7 @@ def draw_map(ax: Any, data: Data) -> None:
     if data.early is not None:
         ours = [crossing(size.strengths, row) for row in data.early.fraction]
         ax.plot(place(ours), range(len(rows)), "x", color="red", label="early phase")
-    ax.legend(fontsize=8, loc="lower right", facecolor="0.4", labelcolor="white")
+    ax.legend(fontsize="small", loc="lower right", facecolor="0.4", labelcolor="white")
     ax.set_title(f"A. {size.shown} units; boundary: where the fraction is {PART:g}", fontsize=10)
 
 
@@ -315,7 +315,7 @@ def draw_law(ax: Any, data: Data) -> None:
     ax.set(
         xscale="log", yscale="log", xlabel="width times variance, $H v$", ylabel="boundary $c^*$"
     )
-    ax.legend(fontsize=8)
+    ax.legend(fontsize="small")
 
 
 def draw_collapse(ax: Any, data: Data) -> None:
@@ -332,7 +332,7 @@ def draw_collapse(ax: Any, data: Data) -> None:
     ax.set(
         xscale="log", xlabel="$c$ over the derived boundary", ylabel="largest always-on fraction"
     )
-    ax.legend(fontsize=8)
+    ax.legend(fontsize="small")
 
 
 def draw_times(ax: Any, data: Data) -> None:
@@ -357,12 +357,12 @@ def draw_times(ax: Any, data: Data) -> None:
         xscale="log", yscale="log", xlabel="bias strength $c$", ylabel=r"$t^*$ (units of $\tau$)"
     )
     ax.set_title(f"D. {size.shown} units, where the fraction is {PART:g} or more", fontsize=10)
-    ax.legend(fontsize=8)
+    ax.legend(fontsize="small")
 
 
 def draw(data: Data) -> Figure:
     """The map, the law, the collapse, the times."""
-    figure, axes = plt.subplots(2, 2, figsize=(12, 9), layout="constrained")
+    figure, axes = plt.subplots(2, 2, figsize=(10, 8.4), layout="constrained")
     for ax, panel in zip(axes.flat, (draw_map, draw_law, draw_collapse, draw_times), strict=True):
         panel(ax, data)
     return figure
