@@ -368,3 +368,38 @@ def test_kept_runs_are_read_again(verdicts, tmp_path, monkeypatch):
     assert len(calls) == 2  # more seeds, same run
     images.kept(dataclasses.replace(setting, variance=1.0), made, "descent", 0)
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("name", ["m_fig1", "m_fig8"])
+def test_what_is_drawn_anew_is_what_is_committed(verdicts, name):
+    study = verdicts.study_of(name)
+    record = json.loads((verdicts.RESULTS / f"{name}.json").read_text())
+    plain = importlib.import_module("_paper").plain
+    numbers = study.numbers(study.again(record))
+    found, held = json.loads(json.dumps(numbers, default=plain)), record["numbers"]
+    told = [key for key in found if not key.startswith("distance")]
+    assert told == [key for key in held if not key.startswith("distance")]
+    for key in told:
+        assert_within(found[key], held[key])
+
+
+def assert_within(found, held):
+    """All that is found is held: losses have six digits, and differences of them so many places."""
+    if isinstance(found, dict):
+        for key, value in found.items():
+            assert_within(value, held[key])
+    elif isinstance(found, list) and found and isinstance(found[0], dict):
+        for pair in zip(found, held, strict=True):
+            assert_within(*pair)
+    elif found is None or isinstance(found, str):
+        assert found == held
+    else:
+        np.testing.assert_allclose(np.array(found, float), np.array(held, float), 1e-5, 1e-6)
+
+
+def test_every_further_picture_is_committed_and_has_a_caption(studies, verdicts):
+    for name, study in studies.items():
+        own = {path.stem for path in verdicts.RESULTS.glob(f"{name}_*.png")}
+        assert own == {f"{name}{ending}" for ending in study.others}, name
+        module = importlib.import_module(name)
+        assert all(getattr(module, f"draw{ending}").__doc__ for ending in study.others), name

@@ -399,7 +399,25 @@ def draw_offset(data: Data) -> plt.Figure:
     and ReLU is a slowed linear network; below, it learns the third coordinate early, above late.
     """
     figure, axes = plt.subplots(1, 2, figsize=(9.6, 4.2), layout="constrained")
-    _draw_offset(axes, data)
+    at = np.asarray(data.size.deltas)
+    colours = fl.plot.shades("relu", len(data.offset) + 1)[1:]
+    for (c, found), colour in zip(sorted(data.offset.items()), colours, strict=True):
+        _line(axes[0], at, spread(found), fmt="-o", color=colour, label=f"c = {c:g}")
+        axes[0].axvline(parting(c), color=colour, linewidth=0.8, linestyle="--")
+        _line(axes[1], at, found[:, :, 0, 1] / found[:, :, 1, 1], fmt="o", color=colour,
+              label=f"c = {c:g}")  # fmt: skip
+        fine = np.linspace(at[0], at[-1], 60)
+        axes[1].plot(fine, [slower(delta, c) for delta in fine], color=colour, linewidth=0.9)
+    r = data.small[:, :, 0, 1] / data.small[:, :, 1, 1]
+    _line(axes[1], at, r, fmt="x", color=fl.plot.COLOURS["gated"],
+          label=f"c = 1, variance {data.size.small:g}")  # fmt: skip
+    axes[0].set_title("A. Offset XOR (dashed: rates part)")
+    axes[1].axhline(1, color="0.7", linewidth=0.8)
+    axes[1].set(xlabel=r"$\Delta$", ylabel="$r$ of the third coordinate",
+                title="B. The linear mode (lines: ratio of rates)")  # fmt: skip
+    axes[0].set_xlabel(r"$\Delta$")
+    for ax in axes:
+        ax.legend(fontsize="small")
     _label(axes[:1])
     return figure
 
@@ -464,28 +482,6 @@ def _draw_balance(axes: Any, data: Data) -> None:
     for ax in axes:
         ax.set_xscale("symlog", linthresh=1)
         ax.set_xlim(1.5 * at[0], 1.5 * at[-1])
-        ax.legend(fontsize="small")
-
-
-def _draw_offset(axes: Any, data: Data) -> None:
-    at = np.asarray(data.size.deltas)
-    colours = fl.plot.shades("relu", len(data.offset) + 1)[1:]
-    for (c, found), colour in zip(sorted(data.offset.items()), colours, strict=True):
-        _line(axes[0], at, spread(found), fmt="-o", color=colour, label=f"c = {c:g}")
-        axes[0].axvline(parting(c), color=colour, linewidth=0.8, linestyle="--")
-        _line(axes[1], at, found[:, :, 0, 1] / found[:, :, 1, 1], fmt="o", color=colour,
-              label=f"c = {c:g}")  # fmt: skip
-        fine = np.linspace(at[0], at[-1], 60)
-        axes[1].plot(fine, [slower(delta, c) for delta in fine], color=colour, linewidth=0.9)
-    r = data.small[:, :, 0, 1] / data.small[:, :, 1, 1]
-    _line(axes[1], at, r, fmt="x", color=fl.plot.COLOURS["gated"],
-          label=f"c = 1, variance {data.size.small:g}")  # fmt: skip
-    axes[0].set_title("A. Offset XOR (dashed: rates part)")
-    axes[1].axhline(1, color="0.7", linewidth=0.8)
-    axes[1].set(xlabel=r"$\Delta$", ylabel="$r$ of the third coordinate",
-                title="B. The linear mode (lines: ratio of rates)")  # fmt: skip
-    axes[0].set_xlabel(r"$\Delta$")
-    for ax in axes:
         ax.legend(fontsize="small")
 
 
