@@ -389,7 +389,7 @@ def curves(found):
     if "t" not in found:
         parts = {key: curves(value) for key, value in found.items()}
         return {(key, *place): v for key, part in parts.items() for place, v in part.items()}
-    drawn = ("t", "descent ", "flow ", "closed ")
+    drawn = ("descent ", "flow ", "closed ")
     return {(key,): np.array(v) for key, v in found.items() if key.startswith(drawn)}
 
 
