@@ -9,7 +9,7 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import jax
@@ -136,14 +136,15 @@ def sweeps(
     compute: Callable[[argparse.Namespace], Any],
     numbers: Callable[[Any], dict[str, Any]],
     draw: Callable[[Any], Figure],
+    others: Mapping[str, Callable[[Any], Figure]] = types.MappingProxyType({}),
 ) -> None:
     """The command line of a study of sweeps: runs, draws, saves, prints the numbers."""
     given = options(doc)
     data = compute(given)
     with fl.plot.style():
-        figure = draw(data)
+        drawn = {key: draw(data) for key, draw in ({"": draw} | dict(others)).items()}
     found = numbers(data)
-    save(name, found, {"": figure}, given)
+    save(name, found, drawn, given)
     print(json.dumps(found, indent=1, default=float))
 
 
