@@ -62,6 +62,7 @@ SHOWN = {
     "m_fig2_separation": r"Fig\. 2E",
     "m_fig2_stages": r"in stages|one factor of time",
     "m_fig5_functions": r"Fig\. 5C|do not rely",
+    "m_fig6_codes": r"fewer dimensions|explains more|lower rank",
     "m_fig7_descent": r"descent at rate",
     "m_fig11_delta": r"preference|non-linear solutions|settle",
     "w_fig4_width": r"half the width",

@@ -1,4 +1,5 @@
-"""C, fourth part: the neural race, in routing networks of M input and M output domains.
+"""C, fourth part: the neural race, in routing networks of M input and M output domains. The way
+that all pairs share wins, unless single pairs' ways are K sqrt(M) times as strong at the start.
 
 Gated deep linear networks (Saxe, Sodhani and Lewallen 2022). Every input domain shows the 4 items
 of a small tree, every output domain asks for their 7 features; of the M^2 pairs of domains K per
@@ -398,21 +399,20 @@ def again(record: dict[str, Any]) -> Data:
     size, found = SIZES[record["size"]["name"]], record["numbers"]
     shown = min(2, size.shown)
     race = race_of(size, size.shown, shown, True, strength=size.start)
-    names = (
-        "error on unseen pairs",
-        "share of the middle, equal strengths",
-        "share of the middle, random weights",
-        "share of the middle against head starts",
-    )
-    by_k = ({int(k): np.array(row) for k, row in found[name].items()} for name in names)
-    times = {
-        (m, k): np.array(found["half-times, located and closed"][f"M {m}, K {k}"])
-        for m in size.domains
-        for k in range(1, m + 1)
-    }
-    slopes_ = np.array(found["dt / d log b, through the run and by differences"])
-    exact = found["race against the network's flow"]
-    return Data(size, times, *by_k, {shown: race}, {shown: run(race, size)}, exact, slopes_)
+
+    def of(name: str) -> dict[int, np.ndarray]:
+        return {int(k): np.array(row) for k, row in found[name].items()}
+
+    ks = {(m, k): f"M {m}, K {k}" for m in size.domains for k in range(1, m + 1)}
+    times = found["half-times, located and closed"]
+    return Data(
+        size,
+        {key: np.array(times[name]) for key, name in ks.items()},
+        of("error on unseen pairs"), of("share of the middle, equal strengths"),
+        of("share of the middle, random weights"), of("share of the middle against head starts"),
+        {shown: race}, {shown: run(race, size)}, found["race against the network's flow"],
+        np.array(found["dt / d log b, through the run and by differences"]),
+    )  # fmt: skip
 
 
 def draw(data: Data) -> Figure:

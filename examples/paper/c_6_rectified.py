@@ -1,4 +1,5 @@
-"""C, sixth part: ReLU networks read as gated deep linear networks (rectified linear networks).
+"""C, sixth part: ReLU networks read as gated deep linear networks (rectified linear networks). On
+the tree one pathway, of units that are on for all samples, carries most of the loss's fall.
 
 Exact ReLU runs are cut at their switches; between two of them the network is a gated linear one.
 Asked is whether the gated flow with the switching times handed over is the ReLU flow, how long one
@@ -466,9 +467,9 @@ def draw(data: Data) -> Figure:
 
 
 def draw_bias(data: Data) -> Figure:
-    r"""Offset XOR: the solution turns linear at a smaller $\Delta$ with bias (left, grey line:
-    counts as linear); and how long modes take without bias, beside what half-open gates would say
-    (right).
+    r"""Offset XOR: the solution turns linear (grey line) at a smaller $\Delta$ with bias, or with
+    inputs 0 and 1, than without (left); and how long modes take without bias, beside what the
+    share of open gates says (right).
     """
     figure, axes = plt.subplots(1, 2, figsize=(8.9, 4.4))
     curved = {

@@ -1,4 +1,5 @@
 r"""L: effective weights of a ReLU network of MNIST, $f(x) = W_{eff}(x)\, x$, along training.
+Distances within classes fall below those between, less than of activations, with biases as without.
 
 Three hidden layers and a head without biases, Adam at 1e-3 on the cross-entropy; 1,000 test images,
 as in the source, which gives neither width (here 64), batch (64), length (three epochs) nor

@@ -1,4 +1,5 @@
-r"""M Fig. 6: a linear and a non-linear task in parallel.
+r"""M Fig. 6: a linear and a non-linear task in parallel. With bias the loss bends where the linear
+task alone is solved (dotted), where linear networks stay; without, it passes straight.
 
 Four points, a linear (simple) label s = 1, 1, 0, 0 and a non-linear (complex) one c = 1, 0, 0, 1.
 Gradient flow with exact walks to t = 200 ("convergence"), 64 hidden units, variance 2e-4, with bias
