@@ -57,6 +57,7 @@ LONGEST = 120  # letters before a number
 SHOWN = {
     "c_4_race_pairs": r"never trained|From balanced",
     "c_6_rectified_bias": r"offset XOR|Without bias|open gates",
+    "c_6_rectified_pathways": r"How many pathways|contextual|by context",
     "l_effective_weights_maps": r"Before training|After training|sub-clusters|two styles",
     "m_fig1_flow": r"Which mode",
     "m_fig2_separation": r"Fig\. 2E",

@@ -17,7 +17,7 @@ def draw_explained(ax: Axes, runs: dict[str, Any]) -> None:
     ax.axhline(0.99, color="0.5", linewidth=0.8)
     ax.set(xlabel="pathways, largest first", ylabel="share of the loss's fall", xscale="symlog",
            xlim=(0, None), ylim=(0, 1.03), title="pathways that explain a run")  # fmt: skip
-    ax.legend(loc="lower right")
+    ax.legend(loc="lower right", fontsize="small")
 
 
 def draw_contexts(ax: Axes, found: dict[int, list[np.ndarray]]) -> None:
@@ -30,9 +30,9 @@ def draw_contexts(ax: Axes, found: dict[int, list[np.ndarray]]) -> None:
         ax.plot(at, shuffled.mean(axis=0), "k_", markersize=9,
                 label="samples shuffled" if k == 0 else None)  # fmt: skip
     ax.set(xlabel="contexts in which a pathway's units are on", ylabel="share of the loss's fall",
-           xticks=range(max(found) + 1), ylim=(0, 0.95),
+           xticks=range(max(found) + 1), ylim=(0, 1),
            title="contextual tasks (bars: 95 %)")  # fmt: skip
-    ax.legend(loc="upper right", ncols=2, fontsize=8)
+    ax.legend(loc="upper right", ncols=2, fontsize="small")
 
 
 def draw_offset(
@@ -48,4 +48,4 @@ def draw_offset(
     ax.axhline(SHARES.same, color="0.5", linewidth=0.8)
     ax.set(xlabel=r"offset $\Delta$", ylabel="curved share of the outputs", ylim=(-0.03, 1.35),
            title="offset XOR: from non-linear to linear")  # fmt: skip
-    ax.legend(loc="upper right", fontsize=8)
+    ax.legend(loc="upper right", fontsize="small")

@@ -319,16 +319,16 @@ def draw_law(ax: Any, data: Data) -> None:
 
 
 def draw_collapse(ax: Any, data: Data) -> None:
-    """The fraction of all cells against c in units of the derived boundary."""
+    """The fraction at all variances against c in units of the derived boundary."""
     found, size = data.main, data.main.size
+    at = size.widths.index(size.shown)
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(size.variances)))
-    for i, width in enumerate(size.widths):
-        for j, variance in enumerate(size.variances):
-            x = np.array(size.strengths) / derived(tree(size.levels), width, variance)
-            label = f"$v$ = {variance:g}" if i == 0 else None
-            ax.plot(x, found.fraction()[i, j].mean(axis=-1), color=colours[j], lw=1, label=label)
+    for j, variance in enumerate(size.variances):
+        x = np.array(size.strengths) / derived(tree(size.levels), size.shown, variance)
+        fraction = found.fraction()[at, j].mean(axis=-1)
+        ax.plot(x, fraction, color=colours[j], lw=1, label=f"$v$ = {variance:g}")
     ax.axhline(PART, color="0.7", lw=0.8)
-    ax.set_title(f"C. All cells, {', '.join(map(str, size.widths))} units", fontsize=10)
+    ax.set_title(f"C. {size.shown} units, all variances: one curve", fontsize=10)
     ax.set(
         xscale="log", xlabel="$c$ over the derived boundary", ylabel="largest always-on fraction"
     )
