@@ -336,28 +336,25 @@ def draw_collapse(ax: Any, data: Data) -> None:
 
 
 def draw_times(ax: Any, data: Data) -> None:
-    """t* open and closed: medians over seeds with their quartiles."""
+    """The open t*: medians over seeds with their quartiles."""
     found, size = data.main, data.main.size
     at = size.widths.index(size.shown)
-    chosen = sorted({0, len(size.variances) // 2, len(size.variances) - 1})
-    for j, colour in zip(chosen, fl.plot.shades("relu", len(chosen)), strict=True):
-        for convention, dashes in (("open", "-"), ("closed", "--")):
-            linear = found.fraction(convention)[at, j].mean(axis=-1) >= PART
-            time = np.where(linear[:, None], found.columns[f"time_{convention}"][at, j], np.nan)
-            low, middle, high = np.nanquantile(time, [0.25, 0.5, 0.75], axis=-1)
-            ax.plot(
-                size.strengths,
-                middle,
-                dashes,
-                color=colour,
-                label=f"$v$ = {size.variances[j]:g}, {convention}",
-            )
-            ax.fill_between(size.strengths, low, high, color=colour, alpha=0.12, lw=0)
-    ax.set(
-        xscale="log", yscale="log", xlabel="bias strength $c$", ylabel=r"$t^*$ (units of $\tau$)"
-    )
+    colours = fl.plot.shades("relu", len(size.variances))
+    for j, (variance, colour) in enumerate(zip(size.variances, colours, strict=True)):
+        linear = found.fraction()[at, j].mean(axis=-1) >= PART
+        time = found.columns["time_open"][at, j, linear]
+        if not len(time):
+            continue
+        low, middle, high = np.nanquantile(time, [0.25, 0.5, 0.75], axis=-1)
+        strengths = np.array(size.strengths)[linear]
+        ax.plot(strengths, middle, "-", color=colour, label=f"$v$ = {variance:g}")
+        ax.fill_between(strengths, low, high, color=colour, alpha=0.12, lw=0)
+    ax.set(xscale="log", yscale="log", xlabel="bias strength $c$")
+    ax.set_ylabel(r"$t^*$, open (units of $\tau$)")
+    ax.set_yticks([2, 3, 5, 10, 20], ["2", "3", "5", "10", "20"])
+    ax.minorticks_off()
     ax.set_title(f"D. {size.shown} units, where the fraction is {PART:g} or more", fontsize=10)
-    ax.legend(fontsize="small")
+    ax.legend(fontsize="small", loc="lower left")
 
 
 def draw(data: Data) -> Figure:
