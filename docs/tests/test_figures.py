@@ -28,13 +28,7 @@ import speed
 
 LEAST, MOST = 8.0, 4  # CSS pixels, panels
 PICTURES = list(letters.pictures())
-LATER = {
-    "c_4_race": (8.1, 4),
-    "c_6_rectified": (8.0, 4),
-    "half_gate": (9.2, 10),
-    "l_effective_weights": (6.0, 4),
-    "linearization_phase": (7.1, 4),
-}
+LATER = {"half_gate": (9.2, 10)}
 
 
 # Panels, as counted in the picture, where the data say how many.
