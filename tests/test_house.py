@@ -70,7 +70,6 @@ SELF = "test_house.py:test_few_frames_lie_between_the_call_and_the_solver"
 # Files that are longer, and are to be cut.
 LONG = {
     "examples/paper/c_1_svd.py",
-    "examples/paper/c_6_rectified.py",
     "tests/test_deep.py",
     "tests/test_flow.py",
     "tests/test_messages.py",

@@ -368,3 +368,34 @@ def test_kept_runs_are_read_again(verdicts, tmp_path, monkeypatch):
     assert len(calls) == 2  # more seeds, same run
     images.kept(dataclasses.replace(setting, variance=1.0), made, "descent", 0)
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("name", ["m_fig1", "m_fig8"])
+def test_what_is_drawn_anew_is_what_is_committed(verdicts, name):
+    study = verdicts.study_of(name)
+    record = json.loads((verdicts.RESULTS / f"{name}.json").read_text())
+    plain = importlib.import_module("_paper").plain
+    numbers = study.numbers(study.again(record))
+    found, held = json.loads(json.dumps(numbers, default=plain)), record["numbers"]
+    assert found["flow relu"] == held["flow relu"]
+    losses = curves(held["losses"])
+    assert len(losses) > 10
+    for place, rows in curves(found["losses"]).items():
+        np.testing.assert_allclose(rows, losses[place], rtol=1e-5)  # of six digits
+
+
+def curves(found):
+    """By their place, all losses that are drawn."""
+    if "t" not in found:
+        parts = {key: curves(value) for key, value in found.items()}
+        return {(key, *place): v for key, part in parts.items() for place, v in part.items()}
+    drawn = ("descent ", "flow ", "closed ")
+    return {(key,): np.array(v) for key, v in found.items() if key.startswith(drawn)}
+
+
+def test_every_further_picture_is_committed_and_has_a_caption(studies, verdicts):
+    for name, study in studies.items():
+        own = {path.stem for path in verdicts.RESULTS.glob(f"{name}_*.png")}
+        assert own == {f"{name}{ending}" for ending in study.others}, name
+        module = importlib.import_module(name)
+        assert all(getattr(module, f"draw{ending}").__doc__ for ending in study.others), name

@@ -47,6 +47,15 @@ def first_paragraph(script: pathlib.Path) -> str:
     return " ".join(text.split("\n\n")[0].split())
 
 
+def caption(picture: pathlib.Path, script: pathlib.Path) -> str:
+    """What a script says of a picture: first, or of the function that draws one of its others."""
+    ending = picture.stem[len(script.stem) :]
+    for node in ast.parse(script.read_text()).body if ending else ():
+        if isinstance(node, ast.FunctionDef) and node.name == f"draw{ending}":
+            return " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
+    return first_paragraph(script)
+
+
 def figure(picture: pathlib.Path, text: str, maker: str) -> str:
     """A figure in Markdown: a text with no markup but formulas and code, then what made it."""
     source = f"/../{picture.relative_to(ROOT).as_posix()}"
@@ -71,7 +80,7 @@ class Pictures(SphinxDirective):
         script = script_of(picture, scripts)
         self.env.note_dependency(str(script))
         name = script.relative_to(ROOT).as_posix()
-        return figure(picture, first_paragraph(script), f"[`{name}`](path:/../{name})")
+        return figure(picture, caption(picture, script), f"[`{name}`](path:/../{name})")
 
 
 class Plots(SphinxDirective):

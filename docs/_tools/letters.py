@@ -30,7 +30,8 @@ FOLDERS = {
 MAKERS = {"docs/_static/speed": "speed.py", "docs/_static/plot": "plots.py"}
 SIZE = re.compile(r"(?:font|label)_?size\"?[=:] ?\"?([\w.-]+)")
 PART = re.compile(r"^(?:from|import) (_\w+)", re.M)
-GRID = re.compile(r"subplots\(\s*(\d+), (\d+)")
+GRID = re.compile(r"subplots?\(\s*(\d+), (\d+)")
+OTHER = re.compile(r"subplots\(\s*(?!\d+, \d+|figsize|\))|subfigures\(")
 MOSAIC = re.compile(r"subplot_mosaic\(\s*\"([A-Z;]+)\"")
 
 
@@ -82,6 +83,11 @@ def pixels(picture: pathlib.Path) -> float:
     if picture.parent.name == "plot":
         shown = min(shown, HEIGHT * width / height)
     return points(drawing(script(picture))) * shown * dpi / (72 * width)
+
+
+def has_other_grids(picture: pathlib.Path) -> bool:
+    """Whether the number of a figure's panels is not said in numbers."""
+    return OTHER.search(drawing(script(picture))) is not None
 
 
 def panels(picture: pathlib.Path) -> int:

@@ -43,7 +43,7 @@ MORE = """\
 <p>{claim}</p><p>Measured: {measured} <i>({size})</i></p><p>Verdict: {verdict}</p>{moves}
 <p>Computed by <code>python3 dev.py run python examples/paper/{study}.py</code></p>
 </details><p class="verdict-links"><a href="#{id}">this card</a>
-<a href="_images/{study}.png">figure</a>{errata}
+<a href="_images/{picture}.png">figure</a>{errata}
 """
 # A number with its uncertainty, or a share with its interval.
 NUMBER = re.compile(
@@ -54,6 +54,21 @@ PLACE = re.compile(r"\b(?:Fig\.|Eq\.) \d+[A-Z]?")
 # Where a sentence ends, or a part of it: not behind App., Fig., Eq., Sec.
 END = re.compile(r"(?:;|(?<!App)(?<!Fig)(?<!Figs)(?<!Eq)(?<!Eqs)(?<!Sec)\.) ")
 LONGEST = 120  # letters before a number
+# Of studies with more than one picture: what a row says that is shown by another than the first.
+SHOWN = {
+    "c_4_race_pairs": r"never trained|From balanced",
+    "c_6_rectified_bias": r"offset XOR|Without bias|open gates",
+    "c_6_rectified_pathways": r"How many pathways|contextual|by context",
+    "l_effective_weights_maps": r"Before training|After training|sub-clusters|two styles",
+    "m_fig1_flow": r"Which mode",
+    "m_fig2_separation": r"Fig\. 2E",
+    "m_fig2_stages": r"in stages|one factor of time",
+    "m_fig5_functions": r"Fig\. 5C|do not rely",
+    "m_fig6_codes": r"fewer dimensions|explains more|lower rank",
+    "m_fig7_descent": r"descent at rate",
+    "m_fig11_delta": r"preference|non-linear solutions|settle",
+    "w_fig4_width": r"half the width",
+}
 DOCS = pathlib.Path(__file__).resolve().parents[1]
 ERRATUM = re.compile(r"\bE(\d+)[a-d]?\b")
 
@@ -170,6 +185,15 @@ def shorten(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[:longest].rpartition(" ")[0] + " …"
 
 
+def picture_of(row: Mapping[str, str]) -> str:
+    """The name of the picture that shows a row."""
+    for picture, words in SHOWN.items():
+        told = f"{row['source']}: {row['claim']}"
+        if picture.startswith(f"{row['study']}_") and re.search(words, told):
+            return picture
+    return row["study"]
+
+
 def card(row: Mapping[str, str]) -> tuple[str, str]:
     """A card as HTML, what stands before its picture and behind."""
     before, number = headline(row["measured"])
@@ -177,7 +201,7 @@ def card(row: Mapping[str, str]) -> tuple[str, str]:
     said = f"<q>{safe['quote']}</q>" if row["quote"] else safe["claim"]
     moves = f"<p>{safe['moves']}</p>" if row["moves"] else ""
     return HEAD.format_map(safe | {"said": said}), MORE.format_map(
-        safe | {"moves": moves, "errata": errata(row["source"])}
+        safe | {"moves": moves, "errata": errata(row["source"]), "picture": picture_of(row)}
     )
 
 
@@ -196,7 +220,7 @@ class VerdictTable(SphinxDirective):
         before, behind = card(row)
         study, folder = row["study"], "/../examples/paper"
         yield nodes.raw("", before, format="html")
-        picture = f"{folder}/results/{study}.png"
+        picture = f"{folder}/results/{picture_of(row)}.png"
         yield nodes.image("", uri=picture, alt=f"Figure of {study}.py", loading="lazy")
         yield nodes.raw("", behind, format="html")
         for name in (f"{study}.py", f"results/{study}.json"):

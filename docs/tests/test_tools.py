@@ -94,6 +94,11 @@ def test_every_picture_has_a_script():
         assert found
         assert all(gallery.first_paragraph(gallery.script_of(p, ROOT / scripts)) for p in found)
     assert gallery.script_of(pathlib.Path("m_fig12.png"), ROOT / "examples/paper").stem == "m_fig12"
+    script = ROOT / "examples/studies/lazy_to_rich.py"
+    said = {name: gallery.caption(pathlib.Path(f"lazy_to_rich{name}.png"), script)
+            for name in ("", "_offset")}  # fmt: skip
+    assert said[""] == gallery.first_paragraph(script)
+    assert said["_offset"].startswith(r"Offset XOR: at one $\Delta$ the spread R")
     with pytest.raises(ValueError, match=r"no script .* has a name that none\.png begins with"):
         gallery.script_of(pathlib.Path("none.png"), ROOT / "examples")
 
@@ -109,6 +114,9 @@ def test_the_verdicts_are_those_of_the_committed_table():
     assert "a &lt; b" in before
     assert "c &lt; d" in behind
     assert len({row["id"] for row in rows}) == len(rows)
+    shown = {verdict_table.picture_of(row) for row in rows}
+    assert set(verdict_table.SHOWN) < shown
+    assert all((ROOT / f"examples/paper/results/{picture}.png").exists() for picture in shown)
 
 
 def test_a_card_has_the_first_number_with_an_interval():

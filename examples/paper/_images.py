@@ -193,11 +193,17 @@ def relu_flow(
 
     Of all images it is read; of fewer, where it takes minutes, it is run.
     """
-    way, hidden = "global" if standardise else "pixel", setting.hidden
     if setting.samples is None:
-        return flow_of(setting.data, way, c, seed, hidden, setting.end).found()
+        return flow_read(setting, seed, c, standardise)
+    way, hidden = "global" if standardise else "pixel", setting.hidden
     flow = Flow(setting.data, way, c, seed, hidden, setting.end, setting.samples, setting.variance)
     return flow.run(task) | {"error": None}
+
+
+def flow_read(setting: Setting, seed: int, c: float, standardise: bool) -> dict[str, Any]:
+    """The committed file of the flow on all images."""
+    way = "global" if standardise else "pixel"
+    return flow_of(setting.data, way, c, seed, setting.hidden, setting.end).found()
 
 
 def closed_form(network: fl.LinearNetwork, task: fl.Task, setting: Setting) -> np.ndarray:

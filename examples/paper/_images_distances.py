@@ -61,6 +61,12 @@ class Distances:
             "slope in the batch": self.batch_slope,
         }
 
+    @classmethod
+    def of(cls, found: dict[str, Any]) -> "Distances":
+        """What JSON holds."""
+        kept_ = (np.array(found["rates"]), tuple(found["batches"]), np.array(found["found"]))
+        return cls(*kept_, found["early"])
+
 
 def distances(
     task: fl.Task, setting: Setting, c: float, standardise: bool, file: dict[str, Any]

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 from _flows import losses_at, summary
-from _images import LINEAR, Early, Run, gaps, partings
+from _images import LINEAR, Early, Run, Setting, flow_read, gaps, partings
 from _judge import half_widths
 from _paper import WITHOUT, fl
 
@@ -31,6 +31,26 @@ def curves(phase: Early) -> dict[str, Any]:
     found["mean gap until 90 % down, shares of 1/2"] = {k: gaps(phase, k) for k in linear}
     found["time of parting for good"] = {k: partings(phase, k) for k in linear}
     return found
+
+
+def phase_again(
+    found: dict[str, Any], setting: Setting, c: float, standardise: bool = False
+) -> Early:
+    """What `curves` found, as committed, and the ReLU networks' flows as a phase: to be drawn."""
+    ts = np.array(found["t"])
+    runs = {
+        kind: {
+            key.removeprefix(f"{kind} "): [Run(ts[: len(row)], np.array(row), {}) for row in rows]
+            for key, rows in found.items()
+            if key.startswith(f"{kind} ")
+        }
+        for kind in ("descent", "flow")
+    }
+    seeds = range(setting.flow_seeds or 0)
+    files = [flow_read(setting, seed, c, standardise) for seed in seeds]
+    closed = [np.array(row) for row in found.get("closed form linear", [])]
+    early = (c, setting.rate, setting.early, runs["descent"], runs["flow"], {}, 0.5)
+    return Early(*early, files, closed)
 
 
 def flow_entries(phase: Early) -> list[dict[str, Any]]:

@@ -93,10 +93,13 @@ class Study:
       paper's size, or "default" again where that is the paper's).
     - `compute`: size -> data. The only slow part.
     - `draw`: data -> the figure; called within `fl.plot.style()`.
+    - `others`: likewise, of further figures, by what is added to the name. The gallery's caption of
+      "_rank" is what the script's `draw_rank` says of itself.
     - `numbers`: data -> what the figure shows in numbers, a dictionary that JSON can hold.
     - `judge`: data -> the claims' verdicts.
     - `heavy`: takes minutes even when quick is wanted, such as image data: the table of verdicts
       then quotes the committed results.
+    - `again`: the committed record -> the data that `draw` needs; for `--redraw`.
     """
 
     name: str
@@ -106,6 +109,8 @@ class Study:
     numbers: Callable[[Any], dict[str, Any]]
     judge: Callable[[Any], list[Row]]
     heavy: bool = False
+    others: dict[str, Callable[[Any], Figure]] = dataclasses.field(default_factory=dict)
+    again: Callable[[dict[str, Any]], Any] | None = None
 
     def rows(self, data: Any) -> list[Row]:
         """The claims' verdicts, with what they are at half and at twice the margins."""
@@ -121,14 +126,41 @@ class Study:
         )  # fmt: skip
         return [dataclasses.replace(row, moves=m) for row, m in zip(found, moves, strict=True)]
 
+    def pictures(self, data: Any, out: pathlib.Path) -> list[str]:
+        """Saves all figures; what stands above their panels and in their legends."""
+        says: list[str] = []
+        with fl.plot.style():
+            for ending, draw in ({"": self.draw} | self.others).items():
+                figure = draw(data)
+                says += titles(figure)
+                save(figure, out / f"{self.name}{ending}.png")
+        return list(dict.fromkeys(says))
+
+    def found(self, name: str) -> tuple[Any, dict[str, Any]]:
+        """The data and the record of a size, or of what is committed, for "redraw"."""
+        if name == "redraw" and self.again is not None:
+            record = json.loads((RESULTS / f"{self.name}.json").read_text())
+            return self.again(record), record
+        data = self.compute(self.sizes[name])
+        rows = self.rows(data)
+        for row in rows:
+            told = [f"{row.source}: {row.claim}", row.quote, row.measured, row.verdict, row.moves]
+            print("\n    ".join(filter(None, told)))
+        return data, {
+            "study": self.name,
+            "size": {"name": name} | dataclasses.asdict(self.sizes[name]),
+            "numbers": self.numbers(data),
+            "verdicts": [row.record for row in rows],
+        }
+
     def main(self, doc: str | None) -> None:
-        """The command line: runs, prints the verdicts, saves figure and numbers."""
+        """The command line: runs, prints the verdicts, saves figures and numbers."""
         parser = argparse.ArgumentParser(
             description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         size = parser.add_mutually_exclusive_group()
-        size.add_argument("--quick", dest="size", action="store_const", const="quick")
-        size.add_argument("--full", dest="size", action="store_const", const="full")
+        for name in ("quick", "full", *(["redraw"] if self.again else [])):
+            size.add_argument(f"--{name}", dest="size", action="store_const", const=name)
         parser.add_argument(
             "--out", type=pathlib.Path, help="folder; default figures/paper, or results here"
         )
@@ -138,22 +170,9 @@ class Study:
         out = given.out or (pathlib.Path("figures/paper") if name == "quick" else RESULTS)
         out.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
-        data = self.compute(self.sizes[name])
-        rows = self.rows(data)
-        record = {
-            "study": self.name,
-            "size": {"name": name} | dataclasses.asdict(self.sizes[name]),
-            "numbers": self.numbers(data),
-            "verdicts": [row.record for row in rows],
-        }
-        with fl.plot.style():
-            figure = self.draw(data)
-            record["figure says"] = titles(figure)
-            save(figure, out / f"{self.name}.png")
+        data, record = self.found(name)
+        record["figure says"] = self.pictures(data, out)
         (out / f"{self.name}.json").write_text(json.dumps(record, indent=1, default=plain) + "\n")
-        for row in rows:
-            told = [f"{row.source}: {row.claim}", row.quote, row.measured, row.verdict, row.moves]
-            print("\n    ".join(filter(None, told)))
         print(f"{out / self.name}.png and .json after {time.perf_counter() - started:.0f} s")
         sys.stdout.flush()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from _images import Early, Setting, early, first_mode, load
 from _images_distances import Distances, distances, draw_distances
-from _images_show import curves, draw_early, error_words, flow_entries
+from _images_show import curves, draw_early, error_words, flow_entries, phase_again
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
@@ -68,24 +68,54 @@ def modes_at_0(data: Data, how: str) -> str:
     )
 
 
+def again(record: dict[str, Any], size: Setting) -> Data:
+    """What is drawn, of the committed record of a size."""
+    found, cs = record["numbers"], {"bias": size.bias_strength, "no bias": 0.0}
+    phases = {
+        how: {
+            label: phase_again(found["losses"][how][label], size, c, standardise)
+            for label, c in cs.items()
+        }
+        for how, standardise in HOW.items()
+    }
+    modes = {
+        how: {float(c): row for c, row in rows.items()} for how, rows in found["modes by c"].items()
+    }
+    apart = found["distance of descent from the flow"]
+    return Data(size, phases, modes, {how: Distances.of(row) for how, row in apart.items()})
+
+
 def draw(data: Data) -> Figure:
-    """A row per preprocessing: losses with bias and without, descent's distance from the flow."""
-    figure, axes = plt.subplots(2, 3, figsize=(12.6, 6.6))
+    """A row per preprocessing: losses with bias and without."""
+    figure, axes = plt.subplots(2, 2, figsize=(9.4, 7.4))
     for row, (how, phases) in zip(axes, data.phases.items(), strict=True):
         row[1].sharey(row[0])
-        for ax, (label, phase) in zip(row, phases.items(), strict=False):
+        for ax, (label, phase) in zip(row, phases.items(), strict=True):
             draw_early(phase, ax, f"{how}, {BIAS[label]}", label == "bias")
         row[1].set_ylabel("")
-        draw_distances(data.distances[how], row[2], "descent's distance from the flow, with bias")
     for ax in axes[0]:
         ax.set_xlabel("")
     axes[0, 0].legend(frameon=False, fontsize="small")
     size = data.size
     words = error_words([phase for phases in data.phases.values() for phase in phases.values()])
-    name = {"mnist": "MNIST", "cifar10": "CIFAR-10, grey"}[size.data]
-    number = size.samples or {"mnist": 60_000, "cifar10": 50_000}[size.data]
     figure.suptitle(
-        f"{name}, {number:,} images, H = {size.hidden[0]}, {size.seeds} seeds: "
+        f"{images(size)}, H = {size.hidden[0]}, {size.seeds} seeds:\n"
         f"descent (markers) and flow (lines{words})"
     )
+    return figure
+
+
+def images(size: Setting) -> str:
+    """The data in words."""
+    name = {"mnist": "MNIST", "cifar10": "CIFAR-10, grey"}[size.data]
+    return f"{name}, {size.samples or {'mnist': 60_000, 'cifar10': 50_000}[size.data]:,} images"
+
+
+def draw_descent(data: Data) -> Figure:
+    """Descent's distance from the flow, with bias, by preprocessing."""
+    figure, axes = plt.subplots(1, 2, figsize=(9.4, 4.4))
+    for ax, (how, found) in zip(axes, data.distances.items(), strict=True):
+        draw_distances(found, ax, how)
+    axes[1].set_ylabel("")
+    figure.suptitle(f"{images(data.size)}, with bias: descent's distance from the flow")
     return figure

@@ -1,4 +1,5 @@
-"""C, fourth part: the neural race, in routing networks of M input and M output domains.
+"""C, fourth part: the neural race, in routing networks of M input and M output domains. The way
+that all pairs share wins, unless single pairs' ways are K sqrt(M) times as strong at the start.
 
 Gated deep linear networks (Saxe, Sodhani and Lewallen 2022). Every input domain shows the 4 items
 of a small tree, every output domain asks for their 7 features; of the M^2 pairs of domains K per
@@ -393,9 +394,30 @@ def _unseen_row(data: Data) -> Row:
     )
 
 
+def again(record: dict[str, Any]) -> Data:
+    """The committed numbers, with the race that is drawn, which takes seconds."""
+    size, found = SIZES[record["size"]["name"]], record["numbers"]
+    shown = min(2, size.shown)
+    race = race_of(size, size.shown, shown, True, strength=size.start)
+
+    def of(name: str) -> dict[int, np.ndarray]:
+        return {int(k): np.array(row) for k, row in found[name].items()}
+
+    ks = {(m, k): f"M {m}, K {k}" for m in size.domains for k in range(1, m + 1)}
+    times = found["half-times, located and closed"]
+    return Data(
+        size,
+        {key: np.array(times[name]) for key, name in ks.items()},
+        of("error on unseen pairs"), of("share of the middle, equal strengths"),
+        of("share of the middle, random weights"), of("share of the middle against head starts"),
+        {shown: race}, {shown: run(race, size)}, found["race against the network's flow"],
+        np.array(found["dt / d log b, through the run and by differences"]),
+    )  # fmt: skip
+
+
 def draw(data: Data) -> Figure:
-    """The race and its graph; closed against located times; head starts; unseen pairs."""
-    figure, axes = plt.subplots(2, 3, figsize=(12.6, 7.0))
+    """The race and its graph; head starts, and what the middle leaves."""
+    figure, axes = plt.subplots(2, 2, figsize=(8.8, 7.4))
     k = min(2, data.size.shown)
     race, pair = data.races[k], ("in0", "out0")
     which = [n for n, p in enumerate(race.pathways) if (p.source, p.target) == pair]
@@ -404,7 +426,6 @@ def draw(data: Data) -> Figure:
     fl.plot.pathways(data.runs[k], race, axes[0, 0], shown=which, graph=axes[0, 1])
     axes[0, 0].set(title=f"A. the race, M = {data.size.shown}, K = {k}", xlim=(0, 120))
     axes[0, 1].set_title("B. its graph, and the pathways of A")
-    _draw_times(data, axes[0, 2])
     for n, (active, share) in enumerate(data.ahead.items()):
         look = {"color": f"C{n}", "marker": "osD^"[n], "markersize": 4}
         unit = expected(data.size, active)
@@ -412,18 +433,27 @@ def draw(data: Data) -> Figure:
         axes[1, 0].axvline(unit, color=f"C{n}", linewidth=0.8, linestyle="--")
     axes[1, 0].set(
         xlabel="head start of single pairs' ways", ylabel="share of the middle",
-        title=r"D. who carries mode 0 (dashed: $K \sqrt{M}$)", ylim=(-0.05, 1.05),
+        title=r"C. who carries mode 0 (dashed: $K \sqrt{M}$)", ylim=(-0.05, 1.05),
     )  # fmt: skip
     axes[1, 0].legend(fontsize="small", frameon=False)
     _draw_shares(data, axes[1, 1])
+    return figure
+
+
+def draw_pairs(data: Data) -> Figure:
+    """The shared middle alone: its half-time per trained pair falls with K as derived (left); from
+    K = 2 on it is right on pairs that were never trained too (right; dashed: outputs of zero).
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(8.8, 4.0))
+    _draw_times(data, axes[0])
     for active, row in data.unseen.items():
-        axes[1, 2].plot([active] * len(row), row, "o", color="C0", markerfacecolor="white")
-    axes[1, 2].axhline(1.0, color="0.5", linestyle="--", linewidth=0.8)
-    axes[1, 2].set(
+        axes[1].plot([active] * len(row), row, "o", color="C0", markerfacecolor="white")
+    axes[1].axhline(1.0, color="0.5", linestyle="--", linewidth=0.8)
+    axes[1].set(
         yscale="log", xticks=list(data.unseen), xlabel="trained pairs per input domain, K",
-        ylabel="error, over outputs of zero", title="F. pairs never trained, random weights",
+        ylabel="error, over outputs of zero", title="B. pairs never trained, random weights",
     )  # fmt: skip
-    axes[1, 2].margins(x=0.5)
+    axes[1].margins(x=0.5)
     return figure
 
 
@@ -440,7 +470,7 @@ def _draw_times(data: Data, ax: Any) -> None:
         ax.plot(ks + shift, closed, **fl.plot.look("theory"))
     ax.set(
         xticks=range(1, most + 1), xlabel="trained pairs per input domain, K",
-        ylabel=r"half-time per pair (units of $\tau$)", title="C. mode 0, closed form dotted",
+        ylabel=r"half-time per pair (units of $\tau$)", title="A. mode 0, closed form dotted",
     )  # fmt: skip
     ax.legend(fontsize="small", frameon=False)
 
@@ -455,13 +485,16 @@ def _draw_shares(data: Data, ax: Any) -> None:
                     markerfacecolor="white", label=None if n else name)  # fmt: skip
     ax.set(
         yscale="log", xticks=list(data.share), xlabel="trained pairs per input domain, K",
-        ylabel="share of single pairs' ways", title="E. what the middle leaves",
+        ylabel="share of single pairs' ways", title="D. what the middle leaves",
     )  # fmt: skip
     ax.legend(fontsize="small", frameon=False)
     ax.margins(x=0.3, y=0.25)
 
 
-STUDY = Study("c_4_race", SIZES, compute, draw, numbers, judge, heavy=True)
+OTHERS = {"_pairs": draw_pairs}
+STUDY = Study(
+    "c_4_race", SIZES, compute, draw, numbers, judge, heavy=True, others=OTHERS, again=again
+)
 
 if __name__ == "__main__":
     STUDY.main(__doc__)

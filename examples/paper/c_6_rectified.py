@@ -1,4 +1,5 @@
-"""C, sixth part: ReLU networks read as gated deep linear networks (rectified linear networks).
+"""C, sixth part: ReLU networks read as gated deep linear networks (rectified linear networks). On
+the tree one pathway, of units that are on for all samples, carries most of the loss's fall.
 
 Exact ReLU runs are cut at their switches; between two of them the network is a gated linear one.
 Asked is whether the gated flow with the switching times handed over is the ReLU flow, how long one
@@ -22,8 +23,9 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 from _contexts import contextual
-from _judge import SHARES, apart, both, half_widths, interval, more, same, verdict
+from _judge import SHARES, apart, both, interval, more, same, verdict
 from _paper import Row, Study, fl
+from _rectified_show import draw_contexts, draw_explained, draw_offset
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
@@ -448,64 +450,47 @@ def _bias_row(shares: dict[str, dict[float, np.ndarray]], what: str, listed: Any
 
 
 def draw(data: Data) -> Figure:
-    """Pathways and overlap of a tree run; pathways needed; contexts; offset XOR; speeds."""
-    figure, axes = plt.subplots(2, 3, figsize=(14.0, 8.0))
-    fl.plot.lifetimes(data.shown, axes[0, 0], most=12)
-    axes[0, 0].set_title("tree: pathways of a run", loc="left")
-    fl.plot.overlap(data.shown, axes[0, 1])
-    axes[0, 1].set_title("tree: how alike its gatings are")
-    _draw_explained(axes[0, 2], data)
-    if data.contexts:
-        _draw_contexts(axes[1, 0], data)
-    _draw_offset(axes[1, 1], data)
-    half.draw(axes[1, 2], data.growth)
+    """Pathways and overlap of a tree run."""
+    figure, axes = plt.subplots(1, 2, figsize=(8.9, 4.4))
+    fl.plot.lifetimes(data.shown, axes[0], most=12)
+    axes[0].set_title("tree: pathways of a run", loc="left")
+    fl.plot.overlap(data.shown, axes[1])
+    axes[1].set_title("tree: how alike its gatings are")
     return figure
 
 
-def _draw_explained(ax: Any, data: Data) -> None:
-    for name, runs, colour in (("tree", data.tree, "C0"), ("XOR", data.xor, "C1")):
-        for k, one in enumerate(runs):
-            sums = np.r_[0, np.cumsum(one.shares)]
-            ax.plot(sums, color=colour, linestyle="-", linewidth=1.0,
-                    label=name if k == 0 else None)  # fmt: skip
-    ax.axhline(0.99, color="0.5", linewidth=0.8)
-    ax.set(xlabel="pathways, largest first", ylabel="share of the loss's fall", xscale="symlog",
-           xlim=(0, None), ylim=(0, 1.03), title="pathways that explain a run")  # fmt: skip
-    ax.legend(loc="lower right")
+def draw_pathways(data: Data) -> Figure:
+    """How many pathways a ReLU network learns by: 99 % of the fall takes tens on the tree, fewer on
+    XOR (left); with several contexts pathways are on in fewer of them than by chance (right).
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(8.9, 4.4))
+    draw_explained(axes[0], {"tree": data.tree, "XOR": data.xor})
+    if data.contexts:
+        found = {
+            count: [np.array([read(r, count) for r in runs]) for read in (profile, chance)]
+            for count, runs in data.contexts.items()
+        }
+        draw_contexts(axes[1], found)
+    return figure
 
 
-def _draw_contexts(ax: Any, data: Data) -> None:
-    most = max(data.contexts)
-    wide = 0.8 / len(data.contexts)
-    for k, (count, runs) in enumerate(data.contexts.items()):
-        shares = np.array([profile(r, count) for r in runs])
-        at = np.arange(count + 1) + (k - (len(data.contexts) - 1) / 2) * wide
-        spread = half_widths(shares) if len(runs) > 1 else None
-        ax.bar(at, shares.mean(axis=0), 0.9 * wide, yerr=spread, label=f"{count} contexts")
-        random = np.mean([chance(r, count) for r in runs], axis=0)
-        ax.plot(at, random, "k_", markersize=9, label="samples shuffled" if k == 0 else None)
-    ax.set(xlabel="contexts in which a pathway's units are on", ylabel="share of the loss's fall",
-           xticks=range(most + 1), ylim=(0, 0.95),
-           title="contextual tasks (bars: 95 %)")  # fmt: skip
-    ax.legend(loc="upper right", ncols=2, fontsize=8)
+def draw_bias(data: Data) -> Figure:
+    r"""Offset XOR: the solution turns linear (grey line) at a smaller $\Delta$ with bias, or with
+    inputs 0 and 1, than without (left); and how long modes take without bias, beside what the
+    share of open gates says (right).
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(8.9, 4.4))
+    curved = {
+        kind: {delta: [r.curved for r in runs] for delta, runs in by_delta.items()}
+        for kind, by_delta in data.offset.items()
+    }
+    draw_offset(axes[0], curved, {WITH: ("C0", "o", "-"), WITHOUT: ("C1", "s", "--")})
+    half.draw(axes[1], data.growth)
+    return figure
 
 
-def _draw_offset(ax: Any, data: Data) -> None:
-    looks = {WITH: ("C0", "o", "-"), WITHOUT: ("C1", "s", "--")}
-    for kind, by_delta in data.offset.items():
-        colour, mark, dash = looks.get(kind, ("C2", "D", ":"))
-        values = {delta: [r.curved for r in runs] for delta, runs in by_delta.items()}
-        for delta, some in values.items():
-            ax.plot([delta] * len(some), some, mark, color=colour, alpha=0.5, markersize=4)
-        means = [np.mean(some) for some in values.values()]
-        ax.plot(list(values), means, color=colour, linestyle=dash, label=kind)
-    ax.axhline(SHARES.same, color="0.5", linewidth=0.8)
-    ax.set(xlabel=r"offset $\Delta$", ylabel="curved share of the outputs", ylim=(-0.03, 1.35),
-           title="offset XOR: from non-linear to linear")  # fmt: skip
-    ax.legend(loc="upper right", fontsize=8)
-
-
-STUDY = Study("c_6_rectified", SIZES, compute, draw, numbers, judge, heavy=True)
+OTHERS = {"_pathways": draw_pathways, "_bias": draw_bias}
+STUDY = Study("c_6_rectified", SIZES, compute, draw, numbers, judge, heavy=True, others=OTHERS)
 
 if __name__ == "__main__":
     STUDY.main(__doc__)

@@ -41,7 +41,14 @@ from _images import (
 )
 from _images_distances import Distances, distances, draw_distances
 from _images_rows import WORDS, aligned, part
-from _images_show import curves, draw_early, draw_half_times, error_words, flow_entries
+from _images_show import (
+    curves,
+    draw_early,
+    draw_half_times,
+    error_words,
+    flow_entries,
+    phase_again,
+)
 from _judge import MARGINS_TIMES, SHARES, both, half_width, interval, more, verdict
 from _paper import WITHOUT_BAR, Row, Study, fl
 from matplotlib import pyplot as plt
@@ -49,6 +56,8 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 SEEN = ("rank", "few", "every")
+STOP = ("seeds", "steps", *SEEN)
+MNIST = 60_000  # images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -378,16 +387,32 @@ def judge(data: Data) -> list[Row]:
     ]
 
 
+def again(record: dict[str, Any]) -> Data:
+    """What is drawn, of the committed record."""
+    found, size = record["numbers"], SIZES[record["size"]["name"]]
+    cs = {"bias": size.bias_strength, "no bias": 0.0}
+    phases = {label: phase_again(found["losses"][label], size, c) for label, c in cs.items()}
+    apart = Distances.of(found["distance of descent from the flow"])
+    stops, flows = (
+        {
+            tuple(key.split(", ")): Stop(row["samples"], *(np.array(row[k]) for k in STOP))
+            for key, row in found[name].items()
+        }
+        for name in ("stops", "stops of the flow")
+    )
+    modes = {float(c): row for c, row in found["modes by c"].items()}
+    return Data(size, phases, stops, flows, found["linear floors"], modes, MNIST, apart)
+
+
 def draw(data: Data) -> Figure:
-    """Loss with bias and without, half times of modes; rank and test error at the stop, and what
-    keeps descent from the flow."""
-    figure, axes = plt.subplots(2, 3, figsize=(12.6, 6.8))
+    """Loss with bias and without; rank and test error at the stop."""
+    figure, axes = plt.subplots(2, 2, figsize=(9.4, 7.8))
     names = {
         "bias": f"A. With bias (c = {data.size.bias_strength:g})",
         "no bias": "A. Without bias",
     }
     axes[0, 1].sharey(axes[0, 0])
-    for ax, (label, title) in zip(axes[0], names.items(), strict=False):
+    for ax, (label, title) in zip(axes[0], names.items(), strict=True):
         draw_early(data.phases[label], ax, title, label == "bias", data.floors[label])
     axes[0, 1].set_ylabel("")
     axes[0, 0].legend(frameon=False, fontsize="small")
@@ -395,14 +420,26 @@ def draw(data: Data) -> Figure:
     axes[1, 0].set_ylabel(r"effective rank of $H^T H$")
     draw_stops(data, "every", axes[1, 1], "C. Test error at the stop")
     axes[1, 1].set_ylabel(f"error on {data.size.all_test or 10_000:,} images / %")
-    draw_half_times(list(data.phases.values()), axes[0, 2], "Modes, flow of ReLU networks")
-    draw_distances(data.distances, axes[1, 2], "Descent's distance from the flow")
-    size, words = data.size, error_words(list(data.phases.values()))
-    figure.suptitle(
-        f"MNIST, {size.samples or 60_000:,} images, H = {size.hidden[0]}: descent (markers), flow "
-        f"(lines{words}), 95 % intervals"
-    )
+    words = error_words(list(data.phases.values()))
+    figure.suptitle(f"{images(data.size)}:\ndescent (markers), flow (lines{words}), 95 % intervals")
     return figure
+
+
+def draw_flow(data: Data) -> Figure:
+    """When the flow of ReLU networks of all of MNIST learns the modes, with bias and without, and
+    how descent's distance from it falls: about as the learning rate and one over the batch.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(9.4, 4.4))
+    draw_half_times(list(data.phases.values()), axes[0], "Modes, flow of ReLU networks")
+    draw_distances(data.distances, axes[1], "Descent's distance from the flow")
+    figure.suptitle(images(data.size))
+    return figure
+
+
+def images(size: Size) -> str:
+    """What all panels show alike."""
+    number = size.samples or MNIST
+    return f"MNIST, {number:,} images, H = {size.hidden[0]}, {size.seeds} seeds"
 
 
 def draw_stops(data: Data, name: str, ax: Any, title: str) -> None:
@@ -438,7 +475,10 @@ SIZES = {
     "default": Size(flow_seeds=1),
     "full": Size(samples=None, flow_seeds=5, high=(None, 700, 1_250), low=(None, 30_000, 150_000)),
 }
-STUDY = Study("m_fig1", SIZES, compute, draw, numbers, judge, heavy=True)
+STUDY = Study(
+    "m_fig1", SIZES, compute, draw, numbers, judge, heavy=True,
+    others={"_flow": draw_flow}, again=again,
+)  # fmt: skip
 
 if __name__ == "__main__":
     STUDY.main(__doc__)

@@ -1,4 +1,5 @@
-r"""M Fig. 11: the extended XOR over a grid of its linear margin.
+r"""M Fig. 11: the extended XOR over a grid of its linear margin $\Delta$. At small ones ReLU leaves
+the plateau on which the linear network stays long; from 0.5 on both learn alike.
 
 As M Fig. 5, for each Delta: the linear and the ReLU network with bias (c = 1) and without. Gradient
 flow with exact walks, 64 hidden units, variance 2e-4. The paper lists no values of Delta and does
@@ -259,38 +260,47 @@ def _settles(data: Data) -> Row:
 
 
 def draw(data: Data) -> Figure:
-    """Losses for every Delta, the difference over Delta, and the share of x_3."""
-    deltas = data.size.deltas
-    columns = (len(deltas) + 3) // 2
-    figure, grid_ = plt.subplots(2, columns, figsize=(2.6 * columns, 5.4))
-    axes = grid_.ravel()
-    for ax, k in zip(axes, range(len(deltas)), strict=False):
+    """Losses for four values of Delta."""
+    deltas, ts = data.size.deltas, data.size.setting.ts
+    figure, axes = plt.subplots(2, 2, figsize=(8.8, 6.6), sharex=True, sharey=True)
+    chosen = np.linspace(0, len(deltas) - 1, 4).round().astype(int)
+    for ax, k in zip(axes.flat, chosen, strict=True):
         for label, kind in (("linear, bias", "linear"), ("ReLU, bias", "relu")):
             rows = np.array([flow.losses for flow in data.flows[FIRST, label][k]])
-            ts, colour = data.size.setting.ts, fl.plot.COLOURS[kind]
+            colour = fl.plot.COLOURS[kind]
             ax.plot(ts, rows.T, color=colour, linestyle="-", linewidth=0.7, alpha=0.25)
             ax.plot(ts, rows.mean(axis=0), color=colour, linestyle="-", label=label)
-        ax.set(title=f"$\\Delta$ = {deltas[k]:g}", xlim=(0, 40), ylim=(0, 0.55),
-               xlabel="$t$ (units of $\\tau$)")  # fmt: skip
-    axes[0].set_ylabel("loss $L$")
-    axes[0].legend(fontsize="small", frameon=False)
-    marks = {"bias": {"linestyle": "-"}, "no bias": WITHOUT}
-    for bias, how in marks.items():
-        for ax, rows in ((axes[-2], shifted(data, FIRST, bias)),
-                         (axes[-1], data.shares[FIRST, f"ReLU, {bias}"])):  # fmt: skip
-            ax.errorbar(deltas, rows.mean(axis=1), half_widths(rows.T), marker="o", capsize=2,
-                        color=fl.plot.COLOURS["relu"], label=bias, **how)  # fmt: skip
-    axes[-2].set(title="ReLU and linear apart", xlabel=r"offset $\Delta$", ylim=(0, None),
-                 ylabel="loss difference / $L_0$, shifted")  # fmt: skip
-    axes[-1].set(title="variance in $x_3$ (ReLU)", xlabel=r"offset $\Delta$", ylabel="share",
-                 ylim=(0, 1.05))  # fmt: skip
-    axes[-1].legend(fontsize="small", frameon=False, loc="lower right")
-    for ax in axes[len(deltas) : -2]:
-        ax.remove()
+        ax.set(title=f"$\\Delta$ = {deltas[k]:g}", xlim=(0, 40), ylim=(0, 0.55))
+    for ax in axes[1]:
+        ax.set_xlabel("flow time $t$ (units of $\\tau$)")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("loss $L$")
+    axes[0, 0].legend(fontsize="small", frameon=False, loc="upper right")
     return figure
 
 
-STUDY = Study("m_fig11", SIZES, compute, draw, numbers, judge)
+def draw_delta(data: Data) -> Figure:
+    r"""M Fig. 11 over all $\Delta$: with bias ReLU and linear losses differ only at small ones
+    (left), and the linear coordinate $x_3$ makes the ReLU function from smaller ones on (right).
+    """
+    deltas = data.size.deltas
+    figure, axes = plt.subplots(1, 2, figsize=(8.8, 4.0))
+    marks = {"bias": {"linestyle": "-"}, "no bias": WITHOUT}
+    for bias, how in marks.items():
+        shown = shifted(data, FIRST, bias), data.shares[FIRST, f"ReLU, {bias}"]
+        for ax, rows in zip(axes, shown, strict=True):
+            ax.errorbar(deltas, rows.mean(axis=1), half_widths(rows.T), marker="o", capsize=2,
+                        color=fl.plot.COLOURS["relu"], label=bias, **how)  # fmt: skip
+    axes[0].set(title="ReLU and linear apart", xlabel=r"offset $\Delta$", ylim=(0, None),
+                ylabel="loss difference / $L_0$, shifted")  # fmt: skip
+    axes[1].set(title="variance of the ReLU function in $x_3$", xlabel=r"offset $\Delta$",
+                ylabel="share", ylim=(0, 1.05))  # fmt: skip
+    axes[1].legend(fontsize="small", frameon=False, loc="lower right")
+    return figure
+
+
+OTHERS = {"_delta": draw_delta}
+STUDY = Study("m_fig11", SIZES, compute, draw, numbers, judge, others=OTHERS)
 
 if __name__ == "__main__":
     STUDY.main(__doc__)

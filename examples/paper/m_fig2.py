@@ -1,4 +1,5 @@
-"""M Fig. 2 (W Fig. 1 and 2B): linear and ReLU networks on the hierarchy task and on XOR.
+"""M Fig. 2 (W Fig. 1 and 2B): linear and ReLU networks on the hierarchy task and on XOR. With bias
+the ReLU loss falls as the linear one, a little later; on XOR as far as a linear function goes.
 
 Gradient flow, 64 hidden units, variance 2e-4, c = 1 or 0 (no bias), exact walks through the kinks;
 the first seeds also as descent at the paper's rate (half the summed squared error, 2e-4: 625 steps
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from _fig2_rows import judge
-from _fig2_show import figure
+from _fig2_show import figure, separation, stages
 from _paper import Study, fl
 from _separation import KINDS, splits
 from _tree import (
@@ -44,6 +45,7 @@ from _tree import (
     thin,
 )
 from _tree import SHARES as LEVELS
+from matplotlib.figure import Figure
 
 TREES = {"tree": "a feature for the root too", "rootless": "no feature for the root"}
 COORDINATES = {"xor": "coordinates -1/+1", "xor 0/1": "coordinates 0/1"}
@@ -196,7 +198,22 @@ def numbers(data: Data) -> dict[str, Any]:
     return found
 
 
-STUDY = Study("m_fig2", SIZES, compute, figure, numbers, judge)
+def draw_stages(data: Data) -> Figure:
+    """When the stages of M Fig. 2B come, which stand apart from small weights (right): with bias
+    the ReLU network is late by one factor at every singular value, without it is early at the last.
+    """
+    return stages(data)
+
+
+def draw_separation(data: Data) -> Figure:
+    """M Fig. 2A and E: the tree, and how representations of its items move (hollow: the start).
+    With bias all go together first, then part by branch; without, they part from the start.
+    """
+    return separation(data)
+
+
+OTHERS = {"_stages": draw_stages, "_separation": draw_separation}
+STUDY = Study("m_fig2", SIZES, compute, figure, numbers, judge, others=OTHERS)
 
 if __name__ == "__main__":
     STUDY.main(__doc__)

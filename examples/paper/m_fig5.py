@@ -1,4 +1,5 @@
-r"""M Fig. 5: which of two solutions is learned, a linear or a non-linear one.
+r"""M Fig. 5: which of two solutions is learned, a linear or a non-linear one. With bias the losses
+of linear and ReLU networks fall alike; without, the linear one stops at half and ReLU goes on.
 
 Extended XOR, $x = (x_1, x_2, \pm\Delta)$ with $\Delta$ = 0.5: the first two coordinates solve the
 task non-linearly, the third one linearly. Gradient flow with exact walks, 64 hidden units,
@@ -288,13 +289,11 @@ def _caption_row(with_bias: tuple[str, Any], without: tuple[str, Any]) -> Row:
 
 
 def draw(data: Data) -> Figure:
-    """A: the task; B: losses; C: functions on the cube, averaged over one coordinate."""
-    figure = plt.figure(figsize=(11.0, 8.6))
-    parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.75))
-    top, bottom = parts
-    _task(top.add_subplot(1, 3, 1, projection="3d"))
+    """A: the task; B: losses."""
+    figure = plt.figure(figsize=(10.4, 3.9))
+    _task(figure.add_subplot(1, 3, 1, projection="3d"))
     for place, bias in ((2, "bias"), (3, "no bias")):
-        ax = top.add_subplot(1, 3, place)
+        ax: Any = figure.add_subplot(1, 3, place)
         how = {"linestyle": "-"} if bias == "bias" else WITHOUT
         for name, kind in (("linear", "linear"), ("ReLU", "relu")):
             losses = np.array([flow.losses for flow in data.flows["-1/+1", f"{name}, {bias}"]])
@@ -308,14 +307,15 @@ def draw(data: Data) -> Figure:
         ax.set(xlim=(0, 25), ylim=(0, 0.55), title=f"B  losses, {bias} ({data.size.seeds} seeds)",
                xlabel="flow time $t$ (units of $\\tau$)", ylabel="loss $L$")  # fmt: skip
         ax.legend(fontsize="small", frameon=False)
-    _maps(bottom, data)
     return figure
 
 
-def _maps(part: Any, data: Data) -> None:
-    """The functions of seed 0: rows average over x_3 and over x_2, with one scale of colours."""
-    edge, kinds = grid("-1/+1", data.size.edge)[0], ("linear, bias", "ReLU, bias", "ReLU, no bias")
-    axes = part.subplots(2, 3, sharex=True)
+def draw_functions(data: Data) -> Figure:
+    r"""What ReLU networks of M Fig. 5 learn with bias (left) and without (right), averaged over one
+    coordinate: with bias the third decides (below), as in linear ones; without, XOR does (above).
+    """
+    edge, kinds = grid("-1/+1", data.size.edge)[0], ("ReLU, bias", "ReLU, no bias")
+    figure, axes = plt.subplots(2, 2, figsize=(8.6, 7.4), sharex=True)
     for row, axis, other in zip(axes, (2, 1), (2, 3), strict=True):
         for ax, kind in zip(row, kinds, strict=True):
             mean = data.cubes[kind].mean(axis)
@@ -327,7 +327,9 @@ def _maps(part: Any, data: Data) -> None:
             ax.set(title=f"C  {kind}: mean over ${name}$", ylabel=f"$x_{other}$", aspect="equal",
                    xticks=(-1, 0, 1), yticks=(-1, 0, 1))  # fmt: skip
             ax.set_xlabel("$x_1$")
-    part.colorbar(shown, ax=axes, extend="both", label=r"decision $\hat y_2 - \hat y_1$ (line: 0)")
+    label = r"decision $\hat y_2 - \hat y_1$ (line: 0)"
+    figure.colorbar(shown, ax=axes, extend="both", label=label)
+    return figure
 
 
 def _task(ax: Any) -> None:
@@ -346,7 +348,8 @@ def _task(ax: Any) -> None:
     ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(-0.25, 1.02))
 
 
-STUDY = Study("m_fig5", SIZES, compute, draw, numbers, judge)
+OTHERS = {"_functions": draw_functions}
+STUDY = Study("m_fig5", SIZES, compute, draw, numbers, judge, others=OTHERS)
 
 if __name__ == "__main__":
     STUDY.main(__doc__)

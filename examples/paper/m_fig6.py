@@ -1,4 +1,5 @@
-r"""M Fig. 6: a linear and a non-linear task in parallel.
+r"""M Fig. 6: a linear and a non-linear task in parallel. With bias the loss bends where the linear
+task alone is solved (dotted), where linear networks stay; without, it passes straight.
 
 Four points, a linear (simple) label s = 1, 1, 0, 0 and a non-linear (complex) one c = 1, 0, 0, 1.
 Gradient flow with exact walks to t = 200 ("convergence"), 64 hidden units, variance 2e-4, with bias
@@ -27,7 +28,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 from _fig6_rows import CONSTANT, JUDGED, LATE, NAMES, ZERO, dwell, judge, spell
-from _judge import half_widths, interval
+from _judge import half_width, half_widths, interval
 from _paper import WITHOUT, WITHOUT_BAR, Study, fl, initial
 from _tree import thin
 from matplotlib.figure import Figure
@@ -204,26 +205,46 @@ def numbers(data: Data) -> dict[str, Any]:
 
 
 def draw(data: Data) -> Figure:
-    """Every code: losses with and without bias (B), effective rank (C), variance explained (D)."""
-    figure = plt.figure(figsize=(10.0, 2.75 * len(data.found) + 0.4), layout="constrained")
-    parts: Any = figure.subfigures(len(data.found), 1, squeeze=False)
-    for part, ((outputs, inputs), found) in zip(parts[:, 0], data.found.items(), strict=True):
-        part.suptitle(f"inputs {inputs}, {outputs} outputs", x=0.01, ha="left", fontweight="bold")
-        axes = part.subplots(1, 4, width_ratios=(1.3, 1.3, 0.6, 1.1))
-        _draw_losses(axes[:2], found, data.size.ts)
-        _bars(axes[2], {kind: found.rank[kind][:, None] for kind in found.rest}, ("",))
-        axes[2].set(title="C  rank at the end", ylabel=r"$\rho(H^T H)$", ylim=(0, 4.2))
-        _bars(axes[3], {kind: found.explained[kind] for kind in found.rest}, NAMES)
-        axes[3].set(
-            title="D  variance explained",
-            ylabel="$R^2$",
-            ylim=(0, 1.4),
-            xlabel="regressor",
-            yticks=(0, 0.5, 1),
-        )
-        if part is parts[0, 0]:
-            axes[0].legend(frameon=False)
-            axes[3].legend(frameon=False, loc="upper left")
+    """The first code: losses with and without bias (B), rank (C), variance explained (D)."""
+    figure, axes = plt.subplots(2, 2, figsize=(8.8, 6.8))
+    outputs, inputs = data.size.codes[0]
+    found = data.found[outputs, inputs]
+    _draw_losses(axes[0], found, data.size.ts)
+    _bars(axes[1, 0], {kind: found.rank[kind][:, None] for kind in found.rest}, ("",))
+    axes[1, 0].set(title="C  rank at the end", ylabel=r"$\rho(H^T H)$", ylim=(0, 4.2))
+    _bars(axes[1, 1], {kind: found.explained[kind] for kind in found.rest}, NAMES)
+    axes[1, 1].set(
+        title="D  variance explained",
+        ylabel="$R^2$",
+        ylim=(0, 1.4),
+        xlabel="regressor",
+        yticks=(0, 0.5, 1),
+    )
+    axes[0, 0].legend(frameon=False)
+    axes[1, 1].legend(frameon=False, loc="upper left")
+    figure.suptitle(f"inputs {inputs}, {outputs} outputs")
+    return figure
+
+
+def draw_codes(data: Data) -> Figure:
+    """M Fig. 6 in all codes that the text admits or nearly so: whether bias lowers the rank (C),
+    and raises what the linear label s explains (D), depends on the code.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(9.4, 5.0), sharey=True)
+    codes = list(data.found)
+    kinds = list(data.found[codes[0]].rest)
+    names = [
+        f"{inputs},\n{outputs} outputs".replace(", both", ",\nboth") for outputs, inputs in codes
+    ]
+    for ax, read in zip(axes, (lambda one, k: one.rank[k], lambda one, k: one.explained[k][:, 0]),
+                        strict=True):  # fmt: skip
+        values = {k: [read(data.found[code], k) for code in codes] for k in kinds}
+        _lying_bars(ax, values, names)
+    axes[0].set(title="C  rank at the end", xlabel=r"$\rho(H^T H)$", ylabel="inputs")
+    axes[1].set(title="D  variance explained by s", xlabel="$R^2$")
+    axes[0].invert_yaxis()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2,
+                  frameon=False)  # fmt: skip
     return figure
 
 
@@ -253,7 +274,20 @@ def _bars(ax: Any, groups: dict[str, np.ndarray], names: tuple[str, ...]) -> Non
     ax.set_xticks(np.arange(len(names)), names)
 
 
-STUDY = Study("m_fig6", SIZES, compute, draw, numbers, judge)
+def _lying_bars(ax: Any, values: dict[str, list[np.ndarray]], names: list[str]) -> None:
+    """By kind a bar for each code, the mean of its seeds with the 95 % interval."""
+    colour = fl.plot.COLOURS["relu"]
+    for k, (kind, some) in enumerate(values.items()):
+        place = np.arange(len(names)) + 0.38 * (k - 0.5)
+        how = {"color": colour} if k == 0 else {"edgecolor": colour} | WITHOUT_BAR
+        wide = [half_width(one) for one in some]
+        ax.barh(place, [one.mean() for one in some], 0.34, xerr=wide, capsize=3, label=kind,
+                ecolor="black", **how)  # fmt: skip
+    ax.set_yticks(np.arange(len(names)), names)
+
+
+OTHERS = {"_codes": draw_codes}
+STUDY = Study("m_fig6", SIZES, compute, draw, numbers, judge, others=OTHERS)
 
 if __name__ == "__main__":
     STUDY.main(__doc__)

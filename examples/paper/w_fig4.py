@@ -23,7 +23,7 @@ from _images_distances import Distances, distances, draw_distances
 from _images_rows import WORDS
 from _images_show import HALF as HALF_LOOK
 from _images_show import SAME as SAME_LOOK
-from _images_show import curves, draw_runs, error_words, flow_entries
+from _images_show import curves, draw_runs, error_words, flow_entries, phase_again
 from _judge import EXACT, LOSSES, SHARES, both, half_widths, interval, more, same, verdict
 from _paper import WITHOUT, Row, Study, fl
 from matplotlib import pyplot as plt
@@ -31,7 +31,8 @@ from matplotlib.figure import Figure
 
 HALF = 0.5
 BIAS = {"bias": "with bias", "no bias": "without bias"}
-TASKS = ("mnist", "cifar10")
+TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
+TASKS = tuple(TITLES)
 # The linear network's, in Fig. 4, of which the text does not say which it shows.
 WIDTHS = {
     1.0: "the linear network has the ReLU network's width",
@@ -192,39 +193,66 @@ def judge(data: Data) -> list[Row]:
     return [faster_row(data), half_row(data), gates_row(data)]
 
 
+def again(record: dict[str, Any]) -> Data:
+    """What is drawn, of the committed record."""
+    found, size = record["numbers"], SIZES[record["size"]["name"]]
+    labels = {share: f"linear, {share:g} H" for share in size.shares}
+    phases = {}
+    for name in TASKS:
+        setting = getattr(size, name)
+        for label, c in (("bias", setting.bias_strength), ("no bias", 0.0)):
+            phases[name, label] = phase_again(found[f"{name}, {label}"]["losses"], setting, c)
+    apart = found["distance of descent from the flow"]
+    return Data(size, phases, labels, {name: Distances.of(row) for name, row in apart.items()})
+
+
 def draw(data: Data) -> Figure:
-    """Losses with bias and without, the distance by width, and descent's from the flow."""
-    figure, axes = plt.subplots(2, 4, figsize=(14.0, 6.2))
+    """Losses with bias and without."""
+    figure, axes = plt.subplots(2, 2, figsize=(9.4, 7.4))
     shown = {"relu": "relu", SAME_LOOK: data.labels[1.0], HALF_LOOK: data.labels[HALF]}
     for row, name in zip(axes, TASKS, strict=True):
         row[1].sharey(row[0])
-        title = {"mnist": "MNIST", "cifar10": "CIFAR-10"}[name]
-        for ax, (label, word) in zip(row, BIAS.items(), strict=False):
+        for ax, (label, word) in zip(row, BIAS.items(), strict=True):
             draw_runs(data.phases[name, label], ax, shown, label == "bias")
-            ax.set_title(f"{title}, {word}")
+            ax.set_title(f"{TITLES[name]}, {word}")
         row[1].set_ylabel("")
+    axes[0, 0].legend(frameon=False, fontsize="small")
+    words = error_words(list(data.phases.values()))
+    figure.suptitle(f"{trained_on(data)}\ndescent (markers) and flow (lines{words})")
+    return figure
+
+
+def draw_width(data: Data) -> Figure:
+    """The loss of ReLU networks with bias is nearest to that of linear ones of half their width, on
+    MNIST and CIFAR-10 (left); descent nears the flow about as its learning rate (right).
+    """
+    figure, axes = plt.subplots(2, 2, figsize=(9.4, 7.8))
+    for row, name in zip(axes, TASKS, strict=True):
         for label, word in BIAS.items():
             phase = data.phases[name, label]
             values = np.stack([distance(phase, k) for k in data.labels.values()], axis=1)
             look = {"color": fl.plot.COLOURS["relu"], "marker": "o"}
             look |= {} if label == "bias" else WITHOUT
-            row[2].errorbar(list(data.labels), values.mean(axis=0), half_widths(values), capsize=3,
+            row[0].errorbar(list(data.labels), values.mean(axis=0), half_widths(values), capsize=3,
                             label=word, **look)  # fmt: skip
         early = getattr(data.size, name).early
-        row[2].set(title=f"{title}, ReLU against linear", ylim=(0, None))
-        row[2].set_xlabel("linear width / ReLU width")
-        row[2].set_ylabel(f"mean distance, $t$ < {early:g} (/ 0.5)")
-        draw_distances(data.distances[name], row[3], f"{title}, descent against the flow")
+        row[0].set(title=f"{TITLES[name]}, ReLU against linear", ylim=(0, None))
+        row[0].set_xlabel("linear width / ReLU width")
+        row[0].set_ylabel(f"mean distance, $t$ < {early:g} (/ 0.5)")
+        draw_distances(data.distances[name], row[1], f"{TITLES[name]}, descent against the flow")
     axes[0, 0].legend(frameon=False, fontsize="small")
-    axes[0, 2].legend(frameon=False, fontsize="small")
-    sizes = [getattr(data.size, name) for name in TASKS]
-    words = error_words(list(data.phases.values()))
-    figure.suptitle(
-        f"{sizes[0].samples or 60_000:,} images of MNIST, hidden {sizes[0].hidden}, and "
-        f"{sizes[1].samples or 50_000:,} of CIFAR-10, hidden {sizes[1].hidden}\n"
-        f"descent (markers) and flow (lines{words}), {sizes[0].seeds} and {sizes[1].seeds} seeds"
-    )
+    figure.suptitle(trained_on(data))
     return figure
+
+
+def trained_on(data: Data) -> str:
+    """Images, layers and seeds of both tasks."""
+    sizes = [getattr(data.size, name) for name in TASKS]
+    return (
+        f"{sizes[0].samples or 60_000:,} images of MNIST, hidden {sizes[0].hidden}, and "
+        f"{sizes[1].samples or 50_000:,} of CIFAR-10, hidden {sizes[1].hidden}, {sizes[0].seeds} "
+        f"and {sizes[1].seeds} seeds"
+    )
 
 
 LOOKS: dict[str, Any] = {"looks": 16, "flow_seeds": 1}
@@ -247,7 +275,10 @@ SIZES = {
         Setting(samples=None, hidden=(512, 512), seeds=5, **CIFAR, **EVERY),
     ),
 }
-STUDY = Study("w_fig4", SIZES, compute, draw, numbers, judge, heavy=True)
+STUDY = Study(
+    "w_fig4", SIZES, compute, draw, numbers, judge, heavy=True,
+    others={"_width": draw_width}, again=again,
+)  # fmt: skip
 
 if __name__ == "__main__":
     STUDY.main(__doc__)

@@ -9,7 +9,7 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import jax
@@ -118,13 +118,16 @@ def bootstrap(
     return low, high
 
 
-def save(name: str, numbers: dict[str, Any], figure: Figure, given: argparse.Namespace) -> None:
-    """Numbers and figure."""
+def save(
+    name: str, numbers: dict[str, Any], figures: dict[str, Figure], given: argparse.Namespace
+) -> None:
+    """Numbers and figures, these by what is added to the name."""
     text = json.dumps(numbers, indent=1, default=lambda value: np.asarray(value).tolist())
     out = given.out or (TABLES / "studies" if given.quick else RESULTS)
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(text + "\n")
-    figure.savefig(out / f"{name}.png", dpi=130)
+    for ending, figure in figures.items():
+        figure.savefig(out / f"{name}{ending}.png", dpi=130)
 
 
 def sweeps(
@@ -133,14 +136,15 @@ def sweeps(
     compute: Callable[[argparse.Namespace], Any],
     numbers: Callable[[Any], dict[str, Any]],
     draw: Callable[[Any], Figure],
+    others: Mapping[str, Callable[[Any], Figure]] = types.MappingProxyType({}),
 ) -> None:
     """The command line of a study of sweeps: runs, draws, saves, prints the numbers."""
     given = options(doc)
     data = compute(given)
     with fl.plot.style():
-        figure = draw(data)
+        drawn = {key: draw(data) for key, draw in ({"": draw} | dict(others)).items()}
     found = numbers(data)
-    save(name, found, figure, given)
+    save(name, found, drawn, given)
     print(json.dumps(found, indent=1, default=float))
 
 
@@ -180,6 +184,8 @@ class Study:
     - `compute`: size -> data, a dataclass of what JSON can hold once arrays are lists.
     - `findings`: data -> what was found, in sentences with their numbers.
     - `draw`: data -> the figure.
+    - `others`: likewise, of further figures, by what is added to the name. The gallery's caption of
+      "_offset" is what the script's `draw_offset` says of itself.
     """
 
     name: str
@@ -188,6 +194,7 @@ class Study:
     compute: Callable[[Any], Any]
     findings: Callable[[Any], list[str]]
     draw: Callable[[Any], Figure]
+    others: dict[str, Callable[[Any], Figure]] = dataclasses.field(default_factory=dict)
 
     def main(self, doc: str | None) -> None:
         """The command line."""
@@ -200,6 +207,6 @@ class Study:
             data = self.compute(self.quick if given.quick else self.default)
         lines = self.findings(data)
         with fl.plot.style():
-            figure = self.draw(data)
-        save(self.name, {"findings": lines} | dataclasses.asdict(data), figure, given)
+            drawn = {key: draw(data) for key, draw in ({"": self.draw} | self.others).items()}
+        save(self.name, {"findings": lines} | dataclasses.asdict(data), drawn, given)
         print("\n".join(lines))

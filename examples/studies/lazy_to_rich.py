@@ -1,4 +1,5 @@
-r"""The order parameter of linearity from rich to lazy, and over the offset task's Delta.
+r"""The spread R of modes between ReLU and linear networks, from rich to lazy: with the initial
+variance it grows to that of the linearised models, and so it does at negative lambda.
 
     python examples/studies/lazy_to_rich.py [--quick] [--out FOLDER]
 
@@ -384,16 +385,48 @@ def slower(delta: float, c: float) -> float:
 
 
 def draw(data: Data) -> plt.Figure:
-    """R and ratios of times over scale, lambda and Delta."""
-    figure, axes = plt.subplots(3, 2, figsize=(10.2, 12), layout="constrained")
+    """R and ratios of times over scale and lambda."""
+    figure, axes = plt.subplots(2, 2, figsize=(9.6, 8), layout="constrained")
     _draw_scale(axes[0], data)
     _draw_balance(axes[1], data)
-    _draw_offset(axes[2], data)
-    for ax in axes[:, 0]:
-        ax.set_ylim(0, 1.5 * ax.get_ylim()[1])  # room for the legend
-        ax.set_ylabel("spread $R$ over modes")
+    _label(axes[:, 0])
     axes[0, 1].set_ylim(top=60)
     return figure
+
+
+def draw_offset(data: Data) -> plt.Figure:
+    r"""Offset XOR: at one $\Delta$ the spread R of the half times of ReLU over linear is near zero
+    and ReLU is a slowed linear network; below, it learns the third coordinate early, above late.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(9.6, 4.2), layout="constrained")
+    at = np.asarray(data.size.deltas)
+    colours = fl.plot.shades("relu", len(data.offset) + 1)[1:]
+    for (c, found), colour in zip(sorted(data.offset.items()), colours, strict=True):
+        _line(axes[0], at, spread(found), fmt="-o", color=colour, label=f"c = {c:g}")
+        axes[0].axvline(parting(c), color=colour, linewidth=0.8, linestyle="--")
+        _line(axes[1], at, found[:, :, 0, 1] / found[:, :, 1, 1], fmt="o", color=colour,
+              label=f"c = {c:g}")  # fmt: skip
+        fine = np.linspace(at[0], at[-1], 60)
+        axes[1].plot(fine, [slower(delta, c) for delta in fine], color=colour, linewidth=0.9)
+    r = data.small[:, :, 0, 1] / data.small[:, :, 1, 1]
+    _line(axes[1], at, r, fmt="x", color=fl.plot.COLOURS["gated"],
+          label=f"c = 1, variance {data.size.small:g}")  # fmt: skip
+    axes[0].set_title("A. Offset XOR (dashed: rates part)")
+    axes[1].axhline(1, color="0.7", linewidth=0.8)
+    axes[1].set(xlabel=r"$\Delta$", ylabel="$r$ of the third coordinate",
+                title="B. The linear mode (lines: ratio of rates)")  # fmt: skip
+    axes[0].set_xlabel(r"$\Delta$")
+    for ax in axes:
+        ax.legend(fontsize="small")
+    _label(axes[:1])
+    return figure
+
+
+def _label(axes: Any) -> None:
+    """Of panels that show R, with room for the legend."""
+    for ax in axes:
+        ax.set_ylim(0, 1.3 * ax.get_ylim()[1])
+        ax.set_ylabel("spread $R$ over modes")
 
 
 def _line(ax: plt.Axes, at: Any, rows: np.ndarray, **how: Any) -> None:
@@ -422,10 +455,10 @@ def _draw_scale(axes: Any, data: Data) -> None:
               label=f"its linearised model, c = {c:g}")  # fmt: skip
     axes[0].set_title("A. Rich to lazy (dashed: infinite width)")
     axes[1].set(ylabel="time of ReLU, over that of", title="B. From linear to linearised",
-                xlabel="initial variance", yscale="log")  # fmt: skip
+                yscale="log")  # fmt: skip
     axes[1].axhline(1, color="0.7", linewidth=0.8)
     for ax in axes:
-        ax.set_xscale("log")
+        ax.set(xscale="log", xlabel="initial variance")
         ax.legend(fontsize="small")
 
 
@@ -443,33 +476,12 @@ def _draw_balance(axes: Any, data: Data) -> None:
                 title="D. Times of a quarter of full strength",
                 xlabel=r"$\lambda$ of $W_2^T W_2 - W_1 W_1^T = \lambda I$")  # fmt: skip
     axes[1].axhline(1, color="0.7", linewidth=0.8)
-    axes[0].set_ylim(top=3.2)
+    axes[0].set_ylim(top=3.4)
     axes[1].set_ylim(0.02, 50)
     axes[0].set(xlabel=axes[1].get_xlabel())
     for ax in axes:
         ax.set_xscale("symlog", linthresh=1)
         ax.set_xlim(1.5 * at[0], 1.5 * at[-1])
-        ax.legend(fontsize="small")
-
-
-def _draw_offset(axes: Any, data: Data) -> None:
-    at = np.asarray(data.size.deltas)
-    colours = fl.plot.shades("relu", len(data.offset) + 1)[1:]
-    for (c, found), colour in zip(sorted(data.offset.items()), colours, strict=True):
-        _line(axes[0], at, spread(found), fmt="-o", color=colour, label=f"c = {c:g}")
-        axes[0].axvline(parting(c), color=colour, linewidth=0.8, linestyle="--")
-        _line(axes[1], at, found[:, :, 0, 1] / found[:, :, 1, 1], fmt="o", color=colour,
-              label=f"c = {c:g}")  # fmt: skip
-        fine = np.linspace(at[0], at[-1], 60)
-        axes[1].plot(fine, [slower(delta, c) for delta in fine], color=colour, linewidth=0.9)
-    r = data.small[:, :, 0, 1] / data.small[:, :, 1, 1]
-    _line(axes[1], at, r, fmt="x", color=fl.plot.COLOURS["gated"],
-          label=f"c = 1, variance {data.size.small:g}")  # fmt: skip
-    axes[0].set_title(r"E. Offset XOR (dashed: rates part)")
-    axes[1].axhline(1, color="0.7", linewidth=0.8)
-    axes[1].set(xlabel=r"$\Delta$", ylabel="$r$ of the third coordinate",
-                title="F. The linear mode (lines: ratio of rates)")  # fmt: skip
-    for ax in axes:
         ax.legend(fontsize="small")
 
 
@@ -481,6 +493,7 @@ STUDY = Study(
     compute=compute,
     findings=findings,
     draw=draw,
+    others={"_offset": draw_offset},
 )
 
 if __name__ == "__main__":

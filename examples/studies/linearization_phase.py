@@ -290,7 +290,7 @@ def draw_map(ax: Any, data: Data) -> None:
     if data.early is not None:
         ours = [crossing(size.strengths, row) for row in data.early.fraction]
         ax.plot(place(ours), range(len(rows)), "x", color="red", label="early phase")
-    ax.legend(fontsize=8, loc="lower right", facecolor="0.4", labelcolor="white")
+    ax.legend(fontsize="small", loc="lower right", facecolor="0.4", labelcolor="white")
     ax.set_title(f"A. {size.shown} units; boundary: where the fraction is {PART:g}", fontsize=10)
 
 
@@ -315,54 +315,51 @@ def draw_law(ax: Any, data: Data) -> None:
     ax.set(
         xscale="log", yscale="log", xlabel="width times variance, $H v$", ylabel="boundary $c^*$"
     )
-    ax.legend(fontsize=8)
+    ax.legend(fontsize="small")
 
 
 def draw_collapse(ax: Any, data: Data) -> None:
-    """The fraction of all cells against c in units of the derived boundary."""
+    """The fraction at all variances against c in units of the derived boundary."""
     found, size = data.main, data.main.size
+    at = size.widths.index(size.shown)
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(size.variances)))
-    for i, width in enumerate(size.widths):
-        for j, variance in enumerate(size.variances):
-            x = np.array(size.strengths) / derived(tree(size.levels), width, variance)
-            label = f"$v$ = {variance:g}" if i == 0 else None
-            ax.plot(x, found.fraction()[i, j].mean(axis=-1), color=colours[j], lw=1, label=label)
+    for j, variance in enumerate(size.variances):
+        x = np.array(size.strengths) / derived(tree(size.levels), size.shown, variance)
+        fraction = found.fraction()[at, j].mean(axis=-1)
+        ax.plot(x, fraction, color=colours[j], lw=1, label=f"$v$ = {variance:g}")
     ax.axhline(PART, color="0.7", lw=0.8)
-    ax.set_title(f"C. All cells, {', '.join(map(str, size.widths))} units", fontsize=10)
+    ax.set_title(f"C. {size.shown} units, all variances: one curve", fontsize=10)
     ax.set(
         xscale="log", xlabel="$c$ over the derived boundary", ylabel="largest always-on fraction"
     )
-    ax.legend(fontsize=8)
+    ax.legend(fontsize="small")
 
 
 def draw_times(ax: Any, data: Data) -> None:
-    """t* open and closed: medians over seeds with their quartiles."""
+    """The open t*: medians over seeds with their quartiles."""
     found, size = data.main, data.main.size
     at = size.widths.index(size.shown)
-    chosen = sorted({0, len(size.variances) // 2, len(size.variances) - 1})
-    for j, colour in zip(chosen, fl.plot.shades("relu", len(chosen)), strict=True):
-        for convention, dashes in (("open", "-"), ("closed", "--")):
-            linear = found.fraction(convention)[at, j].mean(axis=-1) >= PART
-            time = np.where(linear[:, None], found.columns[f"time_{convention}"][at, j], np.nan)
-            low, middle, high = np.nanquantile(time, [0.25, 0.5, 0.75], axis=-1)
-            ax.plot(
-                size.strengths,
-                middle,
-                dashes,
-                color=colour,
-                label=f"$v$ = {size.variances[j]:g}, {convention}",
-            )
-            ax.fill_between(size.strengths, low, high, color=colour, alpha=0.12, lw=0)
-    ax.set(
-        xscale="log", yscale="log", xlabel="bias strength $c$", ylabel=r"$t^*$ (units of $\tau$)"
-    )
+    colours = fl.plot.shades("relu", len(size.variances))
+    for j, (variance, colour) in enumerate(zip(size.variances, colours, strict=True)):
+        linear = found.fraction()[at, j].mean(axis=-1) >= PART
+        time = found.columns["time_open"][at, j, linear]
+        if not len(time):
+            continue
+        low, middle, high = np.nanquantile(time, [0.25, 0.5, 0.75], axis=-1)
+        strengths = np.array(size.strengths)[linear]
+        ax.plot(strengths, middle, "-", color=colour, label=f"$v$ = {variance:g}")
+        ax.fill_between(strengths, low, high, color=colour, alpha=0.12, lw=0)
+    ax.set(xscale="log", yscale="log", xlabel="bias strength $c$")
+    ax.set_ylabel(r"$t^*$, open (units of $\tau$)")
+    ax.set_yticks([2, 3, 5, 10, 20], ["2", "3", "5", "10", "20"])
+    ax.minorticks_off()
     ax.set_title(f"D. {size.shown} units, where the fraction is {PART:g} or more", fontsize=10)
-    ax.legend(fontsize=8)
+    ax.legend(fontsize="small", loc="lower left")
 
 
 def draw(data: Data) -> Figure:
     """The map, the law, the collapse, the times."""
-    figure, axes = plt.subplots(2, 2, figsize=(12, 9), layout="constrained")
+    figure, axes = plt.subplots(2, 2, figsize=(10, 8.4), layout="constrained")
     for ax, panel in zip(axes.flat, (draw_map, draw_law, draw_collapse, draw_times), strict=True):
         panel(ax, data)
     return figure
