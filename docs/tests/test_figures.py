@@ -1,8 +1,6 @@
 """Figures are legible at the width at which pages show them, and have four panels at most.
 
-`docs/_tools/letters.py` says how small letters are. What is not yet so is listed here with both
-numbers; each was computed in minutes to hours. Whoever computes one anew draws it larger, and
-strikes it from the list.
+`docs/_tools/letters.py` says how small letters are, and how many panels there are.
 """
 
 import dataclasses
@@ -28,32 +26,18 @@ import speed
 
 LEAST, MOST = 8.0, 4  # CSS pixels, panels
 PICTURES = list(letters.pictures())
-LATER = {"half_gate": (9.2, 10)}
 
 
 # Panels, as counted in the picture, where the data say how many.
-COUNTED = {"bias_rank": 4, "half_gate": 10, "m_fig9": 3, "stochastic_spread": 3}
-
-
-def found(picture):
-    """Its smallest letters in pixels, and its panels."""
-    panels = COUNTED.get(picture.stem, letters.panels(picture))
-    return round(letters.pixels(picture), 1), panels
+COUNTED = {"bias_rank": 4, "m_fig9": 3, "stochastic_spread": 3}
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
 def test_letters_are_legible_and_panels_few(picture):
-    pixels, panels = found(picture)
-    if picture.stem in LATER:
-        assert (pixels, panels) == LATER[picture.stem], "it was drawn anew: see the list"
-        assert pixels < LEAST or panels > MOST, "strike it from the list"
-    else:
-        assert pixels >= LEAST, f"letters of {pixels} px: draw larger ones, or a narrower figure"
-        assert panels <= MOST
-
-
-def test_the_list_has_nothing_that_is_not_there():
-    assert set(LATER) <= {picture.stem for picture in PICTURES}
+    pixels = round(letters.pixels(picture), 1)
+    assert pixels >= LEAST, f"letters of {pixels} px: draw larger ones, or a narrower figure"
+    panels = COUNTED.get(picture.stem, letters.panels(picture))
+    assert panels <= MOST, f"{panels} panels: draw two pictures, each named after what it shows"
 
 
 def test_panels_are_said_in_numbers_or_counted():

@@ -272,6 +272,7 @@ def draw_seeds(data: Data) -> Figure:
         ax.set_ylabel(DELAY["ylabel"])
     for ax in axes[1]:
         ax.set_xlabel(DELAY["xlabel"])
+    axes[0, 0].legend(fontsize=9)
     return figure
 
 
@@ -313,7 +314,8 @@ def _draw_seeds(ax: plt.Axes, found: list[Group]) -> None:
     ax.plot(ends, ends, color="black", lw=0.8)
     for group, colour, marker in zip(found, fl.plot.shades("relu", 4), "osD^", strict=False):
         scale = 2 * group.s
-        ax.plot(scale * group.derived, scale * group.delay, marker, ms=4, color=colour)
+        label = f"modes {', '.join(map(str, group.modes))}" if group.modes[0] else "bias mode"
+        ax.plot(scale * group.derived, scale * group.delay, marker, ms=4, color=colour, label=label)
     ax.axvline(np.log(2), color="0.6", ls=":", lw=0.8)
     ax.set(xlim=ends, ylim=ends)
 
