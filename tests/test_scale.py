@@ -126,6 +126,18 @@ def test_a_regression_from_zero_follows_the_matrix_exponential(solver, seed):
         assert np.max(np.abs(off)) < 10 * rtol * np.max(np.abs(exact))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "start"), [("float32", 1e-20), ("float32", 1e-36), ("float64", 1e-160)]
+)
+def test_a_regression_from_next_to_nothing(dtype, start):
+    """The square of its velocity relative to the weights is no number of this precision."""
+    task = fl.Task(np.eye(2), np.eye(2)).astype(dtype)
+    network = fl.LinearNetwork([np.full((2, 2), start)]).astype(dtype)
+    run = fl.gradient_flow(network, task, 2.0)
+    off = 1e-4 if dtype == "float32" else 1e-9
+    np.testing.assert_allclose(run.final.weights[0], np.eye(2) * (1 - np.exp(-1)), atol=off)
+
+
 # ---- Modes of which each is less than a rounding of those before it.
 
 

@@ -46,6 +46,7 @@ CHANGE_FACTOR = 10.0  # changes of a unit in a step, against which errors count 
 GROWTH_FACTOR = 100.0  # times a unit's start, from which on it counts by what it moves
 VANISHING_FLOOR = 1e-12  # of a unit's start: the least size of units that vanish
 MEMORY = "memory "  # how the owners of what a rule remembers are called, with their numbers
+LEAST_TINY = 1e4  # of the smallest normal number: the least scale
 ERROR_ROUNDINGS = 64.0  # of a unit's size, below which no step is short enough
 
 
@@ -112,19 +113,30 @@ class ErrorPerUnit(AbstractErrorScale):
             y0, jax.tree.unflatten(structure, _broadcast_to_arrays(scale, self.owners, before))
         )
 
+    def size_scale(self, y: PyTree) -> PyTree:
+        """Return `rtol` of each number's unit: of its size or of its start, whichever is larger."""
+        leaves, structure = jax.tree.flatten(as_tree(y))
+        size, least = self._owner_sizes(leaves), LEAST_TINY * jnp.finfo(leaves[0].dtype).tiny
+        sizes = {
+            name: self.rtol * jnp.maximum(size[name], self.start[name]) + least for name in size
+        }
+        return flatten_like(
+            y, jax.tree.unflatten(structure, _broadcast_to_arrays(sizes, self.owners, leaves))
+        )
+
     def first_step_scale(self, y0: PyTree) -> PyTree:
         """Return the scale by which the first step is guessed.
 
-        A state of zeros has no size but that of $S_0$, and where all is zero it is guessed by 1:
-        by next to nothing the step would be nothing.
+        Where all is zero it is guessed by 1: by next to nothing the step would be nothing. Nor is
+        a size so small that the square of a velocity relative to it is infinite.
         """
-        leaves, structure = jax.tree.flatten(as_tree(y0))
-        size = self._owner_sizes(leaves)
-        sizes = {name: jnp.maximum(size[name], self.start[name]) for name in size}
-        sizes = {name: self.rtol * jnp.where(s > 0, s, 1) for name, s in sizes.items()}
-        return flatten_like(
-            y0, jax.tree.unflatten(structure, _broadcast_to_arrays(sizes, self.owners, leaves))
-        )
+        tiny = jnp.finfo(jax.tree.leaves(y0)[0].dtype).tiny
+        least = self.rtol * tiny**0.25  # of 1e-77, in float32 of 3e-10
+
+        def guess_by(scale: Array) -> Array:
+            return jnp.where(scale > LEAST_TINY * tiny, jnp.maximum(scale, least), self.rtol)
+
+        return jax.tree.map(guess_by, self.size_scale(y0))
 
     def _owner_sizes(self, leaves: list[Array]) -> dict[str, Array]:
         """Return the size of each owner's units, by arrays in the order of the owners."""
@@ -139,7 +151,7 @@ class ErrorPerUnit(AbstractErrorScale):
             else size
         )
         relative = self.rtol * jnp.maximum(by, VANISHING_FLOOR * start)
-        return jnp.maximum(relative, ERROR_ROUNDINGS * info.eps * size) + 1e4 * info.tiny
+        return jnp.maximum(relative, ERROR_ROUNDINGS * info.eps * size) + LEAST_TINY * info.tiny
 
 
 def _rms_sizes(leaves: list[Array], owners: Owners) -> dict[str, Array]:

@@ -115,6 +115,6 @@ def _largest_move(run: FlowRun, start: RunState, end: RunState) -> Array:
     problem, method = run.problem_and_method
     scale = method.error_scale(problem)
     a, b = start.parameters, end.parameters
-    unit = scale.first_step_scale(a) if isinstance(scale, ErrorPerUnit) else scale(a, b)
+    unit = scale.size_scale(a) if isinstance(scale, ErrorPerUnit) else scale(a, b)
     moves = jax.tree.map(lambda a, b, s: jnp.max(jnp.abs(b - a) / s), a, b, unit)
     return jnp.max(jnp.stack(jax.tree.leaves(moves)))
