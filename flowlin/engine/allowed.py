@@ -3,25 +3,31 @@ r"""The error that one step may make in each number of the state, at every scale
 A relative tolerance says what an error counts against. Against each number alone it is too much:
 numbers pass through zero, and nothing depends on their digits there. Against a fixed size it is too
 little: weights begin at 1e-3 or at 1e-20, and what is below that size has no error control. Here an
-error counts against the hidden unit that the number belongs to. For a unit g let
+error counts against the number and a part of the hidden unit that it belongs to. For a unit g let
 
 - $S_0$ be the root mean square of its numbers at t = 0 (that of the whole network if it is 0),
 - $S$ that of the larger of each number's sizes at both ends of the step,
 - $D$ that of the step's changes.
 
-With rounding $\epsilon$ the error allowed to each of its numbers is
+With rounding $\epsilon$ the error allowed to a number whose larger size is $|y|$ is
 
-$$\text{scale}_g = \max\bigl(\text{rtol} \max(\min(S, \max(10 D, 100 S_0)), 10^{-12} S_0),
-  \; 64 \epsilon S \bigr),$$
+$$\text{scale} = \max\bigl(\text{rtol} \max(\min(|y| + \max(0.02 S, 0.7 S_0),
+  \max(10 D, 100 S_0)), 10^{-12} S_0), \; 64 \epsilon S \bigr),$$
 
 and a step is accepted where the root mean square of error / scale over all numbers is below one.
 
-- S: relative to the unit, whatever its size.
-- $\min(S, \max(10 D, 100 S_0))$: a unit that has grown a hundredfold counts by what it moves. On a
-  plateau the next mode is hidden in units of size one, 1e-6 or 1e-12 of them; what is left of their
-  velocity is that mode, so that an error relative to the change is one relative to the mode.
+- $|y| + \max(0.02 S, 0.7 S_0)$: relative to the number, whatever its size, and to its unit where it
+  passes zero. At ordinary starts ($S_0$ = 0.014) this is about |y| + 0.01. By S alone a run takes
+  as many steps and is less accurate: small numbers of large units hold modes that are not yet
+  learnt.
+- $\min(\ldots, \max(10 D, 100 S_0))$: a unit that has grown a hundredfold counts by what it moves.
+  On a plateau the next mode is hidden in units of size one, 1e-6 or 1e-12 of them; what is left of
+  their velocity is that mode, so that an error relative to the change is one relative to the mode.
 - $64 \epsilon S$: below rounding no step is short enough.
 - $10^{-12} S_0$: of units that vanish.
+
+Averaged gates count by S alone: their error is of first order where pairs slide, and steps that
+resolve each number creep.
 
 The constants are measured: `benchmarks/scale.py`.
 """
@@ -42,6 +48,8 @@ from flowlin.training.problem import Problem
 
 Owners = tuple[tuple[str, int | None], ...]
 
+# Of a unit's size and of its start: against these errors of numbers that pass zero count.
+UNIT_SHARE, START_SHARE = 0.02, 0.7
 CHANGE_FACTOR = 10.0  # changes of a unit in a step, against which errors count where it has grown
 GROWTH_FACTOR = 100.0  # times a unit's start, from which on it counts by what it moves
 VANISHING_FLOOR = 1e-12  # of a unit's start: the least size of units that vanish
@@ -55,19 +63,20 @@ class ErrorPerUnit(AbstractErrorScale):
 
     - `owners`: of each array of the state, whose numbers it holds, and along which axis.
     - `start`: $S_0$ by the owner.
-    - `moved`: whether a unit that has grown counts by what it moves.
-    - `apart`: whether owners have one array each, and may be so far apart in size that the squares
-      of the smaller are 0 beside the larger.
+    - `by_number`: whether errors count against each number, and against what a unit moves once it
+      has grown; if not, against the unit's size.
+    - `one_array_each`: whether owners have one array each, and may be so far apart in size that the
+      squares of the smaller are 0 beside the larger.
     """
 
     rtol: Scalar
     owners: Owners = eqx.field(static=True)
     start: dict[str, Array]
-    counts_change: bool = eqx.field(static=True)
+    by_number: bool = eqx.field(static=True)
     one_array_each: bool = eqx.field(static=True, default=False)
 
     @staticmethod
-    def from_problem(problem: Problem, rtol: Any, counts_change: bool) -> "ErrorPerUnit":
+    def from_problem(problem: Problem, rtol: Any, by_number: bool) -> "ErrorPerUnit":
         """Measure the units of a problem's network at t = 0."""
         network, owners, apart = problem.network, problem.owners, problem.groups is not None
         leaves = jax.tree.leaves(network.parameters)
@@ -81,7 +90,7 @@ class ErrorPerUnit(AbstractErrorScale):
             size = jnp.sqrt(jnp.mean(memory**2))
             start[f"{MEMORY}{k}"] = jnp.where(size > 0, size, whole)
             owners = (*owners, (f"{MEMORY}{k}", None))
-        return ErrorPerUnit(rtol, owners, lax.stop_gradient(start), counts_change, apart)  # pyright: ignore
+        return ErrorPerUnit(rtol, owners, lax.stop_gradient(start), by_number, apart)  # pyright: ignore
 
     @property
     def atol(self) -> Array:
@@ -89,29 +98,31 @@ class ErrorPerUnit(AbstractErrorScale):
         return self.rtol / 100 * jnp.min(jnp.stack([jnp.min(s) for s in self.start.values()]))
 
     def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
-        """Return one error for all numbers of a unit, from the states at both ends of a step."""
+        """Return each number's allowed error, from the states at both ends of a step."""
         y0, y1 = lax.stop_gradient((y0, y1))
-        before, structure = jax.tree.flatten(as_tree(y0))
 
         def size_and_change(a: Array, b: Array) -> Array:
             return jnp.stack([jnp.maximum(jnp.abs(a), jnp.abs(b)), b - a])
 
+        def measure(y: PyTree) -> tuple[dict[str, Array], list[Array]]:
+            leaves = jax.tree.leaves(as_tree(y))
+            return self._owner_sizes(leaves), leaves
+
         # Side by side, in half as many kernels.
-        both = jax.tree.map(size_and_change, y0, y1)
-        found = jax.vmap(lambda y: self._owner_sizes(jax.tree.leaves(as_tree(y))))(both)
-        size = {name: rows[0] for name, rows in found.items()}
-        scale = {
-            name: self._unit_scale(rows[0], rows[1], self.start[name])
-            for name, rows in found.items()
-        }
-        if memory := [name for name in scale if name.startswith(MEMORY)]:
-            # It may decay to nothing, and is moved by a force that has the network's roundings.
-            units = [jnp.max(size[name]) for name in size if name not in memory]
-            least = ERROR_ROUNDINGS * jnp.finfo(before[0].dtype).eps * jnp.max(jnp.stack(units))
-            scale |= {name: jnp.maximum(scale[name], least) for name in memory}
-        return flatten_like(
-            y0, jax.tree.unflatten(structure, _broadcast_to_arrays(scale, self.owners, before))
-        )
+        found, rows = jax.vmap(measure)(jax.tree.map(size_and_change, y0, y1))
+        sizes = [leaf[0] for leaf in rows]
+        least, most = self._unit_limits(found)
+        allowed = _broadcast_to_arrays(most, self.owners, sizes)
+        if self.by_number:
+            share = {
+                name: jnp.maximum(UNIT_SHARE * size, START_SHARE * self.start[name])
+                for name, (size, _) in found.items()
+            }
+            own = _broadcast_to_arrays(share, self.owners, sizes)
+            allowed = [jnp.minimum(a + b, c) for a, b, c in zip(sizes, own, allowed, strict=True)]
+        floor = _broadcast_to_arrays(least, self.owners, sizes)
+        scale = [jnp.maximum(self.rtol * a, b) for a, b in zip(allowed, floor, strict=True)]
+        return flatten_like(y0, jax.tree.unflatten(jax.tree.structure(as_tree(y0)), scale))
 
     def size_scale(self, y: PyTree) -> PyTree:
         """Return `rtol` of each number's unit: of its size or of its start, whichever is larger."""
@@ -142,16 +153,28 @@ class ErrorPerUnit(AbstractErrorScale):
         """Return the size of each owner's units, by arrays in the order of the owners."""
         return (_rms_sizes_apart if self.one_array_each else _rms_sizes)(leaves, self.owners)
 
-    def _unit_scale(self, size: Array, change: Array, start: Array) -> Array:
-        """Return the scale of units of this size, with this change in the step and this start."""
-        info = jnp.finfo(size.dtype)
-        by = (
-            jnp.minimum(size, jnp.maximum(CHANGE_FACTOR * change, GROWTH_FACTOR * start))
-            if self.counts_change
-            else size
-        )
-        relative = self.rtol * jnp.maximum(by, VANISHING_FLOOR * start)
-        return jnp.maximum(relative, ERROR_ROUNDINGS * info.eps * size) + LEAST_TINY * info.tiny
+    def _unit_limits(self, found: dict[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return the least scale of each unit's numbers, and the most that errors count against.
+
+        - `found`: each owner's sizes and changes, (2, units).
+        """
+        info = jnp.finfo(next(iter(found.values())).dtype)
+        least, most = {}, {}
+        for name, (size, change) in found.items():
+            start = self.start[name]
+            rounding = ERROR_ROUNDINGS * info.eps * size + LEAST_TINY * info.tiny
+            least[name] = jnp.maximum(self.rtol * VANISHING_FLOOR * start, rounding)
+            most[name] = (
+                jnp.maximum(CHANGE_FACTOR * change, GROWTH_FACTOR * start)
+                if self.by_number
+                else size
+            )
+        if memory := [name for name in found if name.startswith(MEMORY)]:
+            # It may decay to nothing, and is moved by a force that has the network's roundings.
+            units = [jnp.max(found[name][0]) for name in found if name not in memory]
+            rounding = ERROR_ROUNDINGS * info.eps * jnp.max(jnp.stack(units))
+            least |= {name: jnp.maximum(least[name], rounding) for name in memory}
+        return least, most
 
 
 def _rms_sizes(leaves: list[Array], owners: Owners) -> dict[str, Array]:
@@ -214,13 +237,13 @@ class ErrorScaledController(diffrax.AbstractAdaptiveStepSizeController):
     def from_problem(
         problem: Problem,
         rtol: Any,
-        counts_change: bool = True,
+        by_number: bool = True,
         gains: tuple[float, float] = (0.0, 1.0),
         slack: float = 1.0,
     ) -> "ErrorScaledController":
         """Make the controller for a problem's flow, with this proportional and integral gain."""
         pid = diffrax.PIDController(rtol=0.0, atol=slack, pcoeff=gains[0], icoeff=gains[1])
-        return ErrorScaledController(pid, ErrorPerUnit.from_problem(problem, rtol, counts_change))  # pyright: ignore
+        return ErrorScaledController(pid, ErrorPerUnit.from_problem(problem, rtol, by_number))  # pyright: ignore
 
     @property
     def rtol(self):  # pyright: ignore

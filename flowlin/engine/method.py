@@ -159,7 +159,7 @@ class Method(eqx.Module):
         """Return the error that a step may make."""
         if self.error_by_unit:
             return ErrorPerUnit.from_problem(
-                problem, self.controller.rtol, self.kinks.traits.counts_change
+                problem, self.controller.rtol, self.kinks.traits.counts_by_number
             )
         return ErrorPerNumber(self.controller.rtol, self.controller.atol)
 
@@ -169,12 +169,12 @@ class Method(eqx.Module):
             return self.controller
         # A solver that takes over across kinks averages none: it gets a control without memory.
         traits = self.kinks.traits if isinstance(self.solver, AveragedGates) else StepTraits()
-        changes = self.kinks.traits.counts_change
+        by_number = self.kinks.traits.counts_by_number
         if self.kinks.walks and isinstance(self.solver, RKC):
             # At held sides nothing grows any more, and as much as this is allowed in all.
-            traits, changes = StepTraits(slack=SETTLED), False
+            traits, by_number = StepTraits(slack=SETTLED), False
         return ErrorScaledController.from_problem(
-            problem, self.controller.rtol, changes, traits.gains, traits.slack
+            problem, self.controller.rtol, by_number, traits.gains, traits.slack
         )
 
     @property

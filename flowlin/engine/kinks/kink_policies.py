@@ -49,8 +49,8 @@ class StepTraits(NamedTuple):
       stiff.
     - `float32_rtol`: the default rtol in float32.
     - `finest_rtol`: the finest rtol that is of use.
-    - `counts_change`: whether a unit's error counts against what it moves, once it has grown; see
-      `flowlin.engine.allowed`.
+    - `counts_by_number`: whether errors count against single numbers, and against what a unit moves
+      once it has grown; if not, against units: see `flowlin.engine.allowed`.
     - `gains`: of the step size control, proportional and integral.
     - `slack`: by what its step's error estimate, counted by units, is larger than one that counts
       by numbers where it is as right; see `benchmarks/scale.py --cost`.
@@ -60,7 +60,7 @@ class StepTraits(NamedTuple):
     handover_rtol: float = 0.0
     float32_rtol: float = 1e-4
     finest_rtol: float = 0.0
-    counts_change: bool = True
+    counts_by_number: bool = True
     gains: tuple[float, float] = (0.0, 1.0)  # a control without memory
     slack: float = 1.0
 
@@ -215,7 +215,7 @@ class AveragedKinks(AbstractKinks):
     walks: ClassVar[bool] = False
     traits: ClassVar[StepTraits] = StepTraits(
         finest_rtol=FINEST_RTOL,
-        counts_change=False,  # its steps would creep
+        counts_by_number=False,  # its steps would creep
         gains=(0.3, 0.3),  # as many steps fail without memory as succeed
         slack=1.2,
     )
