@@ -116,8 +116,8 @@ PAIRS = {
         lambda: flow(LINEAR, 0, stepsize_controller=controlled(1e-7)),
     ),
     "widths of kinks": (
-        lambda: flow(RELU, 0, 5.0, kinks=fl.SmoothKinks(0.1)),
-        lambda: flow(RELU, 0, 5.0, kinks=fl.SmoothKinks(0.01)),
+        lambda: flow(RELU, 0, 15.0, kinks=fl.SmoothKinks(0.1)),
+        lambda: flow(RELU, 0, 15.0, kinks=fl.SmoothKinks(0.05)),
     ),
     "dense output of some steps more": (
         lambda: flow(LINEAR, 0, dense=True),

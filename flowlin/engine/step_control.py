@@ -260,8 +260,8 @@ def solver_report(
     """
     each = evaluations_per_step(solver)
     known = {} if each is None else {"accepted_evaluations": 1 + each * accepted}
-    scheduled = {} if problem.schedule is None else {"tau": problem.tau_at(ts)}
+    scheduled = {} if problem.schedule is None else {"tau": problem.schedule.at_rows(ts)}
     if not isinstance(state, AbstractReporting):
         return known, scheduled
-    numbers, observed = state.report(ts, problem.tau_at)
+    numbers, observed = state.report(ts)
     return known | numbers, scheduled | observed

@@ -81,12 +81,6 @@ class Problem(eqx.Module):
         """Return what a checkpoint knows the time constants by: numbers, and a function's name."""
         return self.tau if self.schedule is None else (self.schedule.name, self.schedule)
 
-    def tau_at(self, ts: Array) -> Array:
-        """Return the one time constant at times (T,), that may be inf where none is due."""
-        if self.schedule is None:
-            return jnp.broadcast_to(self.tau, ts.shape)
-        return self.schedule.at_rows(ts)
-
     def with_schedule(self, field: Callable[..., PyTree]) -> Callable[..., PyTree]:
         """Return the vector field of the flow from that of its `time_constants`."""
         return field if self.schedule is None else ScheduledField(field, self.schedule)

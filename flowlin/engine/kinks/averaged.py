@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin.engine.kinks.slides import SlideState, StepSlides, slides_after, slides_in_step
 from flowlin.engine.solvers.rkc import SecondOrder
-from flowlin.engine.solvers.wrapped import AbstractReporting, Report, TauAt
+from flowlin.engine.solvers.wrapped import AbstractReporting, Report
 from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.loss import Loss
@@ -129,9 +129,9 @@ class AveragedState(AbstractReporting):
     last_length: Float[Array, ""]
     grazing_margin: Float[Array, ""]
 
-    def report(self, ts: Array, tau: TauAt) -> Report:
+    def report(self, ts: Array) -> Report:
         """The grazing margin."""
-        del ts, tau
+        del ts
         return {"grazing_margin": self.grazing_margin}, {}
 
 

@@ -26,7 +26,6 @@ from flowlin.engine.solvers.wrapped import (
     Explicit,
     Forwarding,
     Report,
-    TauAt,
     Wrapped,
     evaluations,
 )
@@ -106,9 +105,9 @@ class WalkState(AbstractCounting):
     evaluations: Int[Array, ""]  # of the velocity, up to here
     approach: Approach
 
-    def report(self, ts: Array, tau: TauAt) -> Report:
+    def report(self, ts: Array) -> Report:
         """Return the evaluations so far, the grazing margin, and what the sides report."""
-        del ts, tau
+        del ts
         never = jnp.full_like(self.failure_time, jnp.inf)
         own = {"accepted_evaluations": self.evaluations, "converged": never}
         own |= {"grazing_margin": self.approach.margin}

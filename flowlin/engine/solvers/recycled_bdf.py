@@ -38,7 +38,7 @@ from .newton_krylov import (
     is_asymmetric,
     solve_step,
 )
-from .wrapped import AbstractCounting, History, Report, TauAt
+from .wrapped import AbstractCounting, History, Report
 
 VECTORS, DIRECTIONS = 16, 8  # kept from step to step, and of one solve
 FIRST = 20  # products with each vector at the start, where eigenvalues are followed
@@ -61,9 +61,10 @@ class BDFState(AbstractCounting):
     - `rows`: the Nordsieck table without the state, for steps of length `scale`.
     - `steps`: lengths of the last steps, newest first; `due`: the one proposed for the next.
     - `order`: of the next step, and `memory`: what its choice goes by.
-    - `ritz`: of the Jacobian; `rate`: of Newton's convergence.
+    - `ritz`: of the Jacobian times the flow's time constant, so that they keep while that changes.
+    - `rate`: of Newton's convergence.
     - `evaluations`: of the vector field so far, products included, by accepted steps.
-    - `log`: the eigenvalues that are followed, at the start and after every accepted step.
+    - `log`: those of its eigenvalues that are followed, at the start and after every accepted step.
     """
 
     rows: Float[Array, "5 N"]
@@ -77,12 +78,9 @@ class BDFState(AbstractCounting):
     evaluations: Int[Array, ""]
     log: History | None
 
-    def report(self, ts: Array, tau: TauAt) -> Report:
+    def report(self, ts: Array) -> Report:
         """The Hessian's eigenvalues at the saved times, where they are followed."""
-        followed = {}
-        if self.log is not None:
-            hessian = self.log.times_factor(lambda t: -tau(t))
-            followed["hessian_eigenvalues"] = hessian.at(ts)
+        followed = {} if self.log is None else {"hessian_eigenvalues": -self.log.at(ts)}
         return {"accepted_evaluations": self.evaluations}, followed
 
     @staticmethod
@@ -115,22 +113,22 @@ class BDFState(AbstractCounting):
             log=self.log,
         )
 
-    def follow(self, step: Step, h: Float[Array, ""], t: ArrayLike, count: int, times: int):
-        """With so many leading eigenvalues of the Jacobian at a step's `start`, logged for t.
+    def follow(self, step: Step, pace: Float[Array, ""], t: ArrayLike, count: int, times: int):
+        """With so many leading eigenvalues at a step's `start`, logged for t.
 
-        `times`: how often each vector is multiplied.
+        `pace`: the step over the time constant; `times`: how often each vector is multiplied.
         """
-        step, ritz, h = _stop_gradient((step, self.ritz, h))
+        step, ritz, pace = _stop_gradient((step, self.ritz, pace))
         product = difference_products(step, step.start, step.move(step.start))
 
         def jacobian(v: Array) -> Array:
-            return product(v) * step.lead / h
+            return product(v) * step.lead / pace
 
         start = ritz, ritz.values[:count]
         ritz, values = lax.fori_loop(
-            0, times, lambda _, found: found[0].follow(jacobian, count, h.dtype), start
+            0, times, lambda _, found: found[0].follow(jacobian, count, pace.dtype), start
         )
-        values = values.astype(h.dtype)
+        values = values.astype(pace.dtype)
         log = History.empty(t, values) if self.log is None else self.log
         spent = self.evaluations + 1 + times * (count + 1)
         return dataclasses.replace(self, ritz=ritz, evaluations=spent, log=log.append(t, values))
@@ -192,6 +190,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
     linear_solver: lx.AbstractLinearSolver | None = None
     norm: Callable[[PyTree], Array] | None = eqx.field(static=True, default=None, init=False)
     allowed: AbstractErrorScale | None = eqx.field(default=None, init=False)
+    time_constant: Any = eqx.field(default=None, init=False)  # a number, or a function of time
 
     term_structure: ClassVar = diffrax.ODETerm
     interpolation_cls: ClassVar[Callable[..., diffrax.AbstractLocalInterpolation]] = (
@@ -238,7 +237,8 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         if not count:
             return state
         state = dataclasses.replace(state, ritz=Ritz.arbitrary(min(VECTORS, y.size), y))
-        return state.follow(Step(move, y, slope, jnp.ones_like(h)), h, t0, count, FIRST)
+        pace = self._steps_per_tau(h, t0)
+        return state.follow(Step(move, y, slope, jnp.ones_like(h)), pace, t0, count, FIRST)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step, at the order that is due."""
@@ -252,7 +252,8 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         table = jnp.concatenate([y[None], state.rows])
         table = predict_table(rescale_table(table, h / state.scale))
         step = Step(Move(terms, t1, control, args, unravel), table[0], table[1], rule.lead)
-        linear = self._newton_solver(state.ritz, h, self._error_scale(y, table[0], unravel))
+        pace = self._steps_per_tau(h, t1)
+        linear = self._newton_solver(state.ritz, pace, self._error_scale(y, table[0], unravel))
         found = solve_step(
             step, linear, self._scaled_norm(y, table[0], unravel), NEWTON / rule.error, state.rate
         )
@@ -266,9 +267,9 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         going = self._choose_order(state, y, h, table, correction, rule, unravel)
         error = self._step_error(y, table[0], correction, going.factor, unravel)
         error = jnp.where(found.okay, lax.stop_gradient(error), jnp.inf)
-        after = _state_after(state, h, table, correction, going, found, rule.lead)
+        after = _state_after(state, h, table, correction, going, found, rule.lead / pace)
         if count := self._eigenvalue_count(y):
-            after = after.follow(dataclasses.replace(step, start=table[0]), h, t1, count, 1)
+            after = after.follow(dataclasses.replace(step, start=table[0]), pace, t1, count, 1)
         # Only steps of fixed length are kept in spite of an infinite error.
         fine, failed = diffrax.RESULTS.successful, diffrax.RESULTS.dt_min_reached
         result = diffrax.RESULTS.where(found.okay, fine, failed)
@@ -287,10 +288,17 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         """Tell whether the Jacobian is taken for symmetric without being known to be a flow's."""
         return self.linear_solver is None and self.allowed is None
 
-    def _newton_solver(self, ritz, h, scale) -> Recycling | ByLineax:
+    def _steps_per_tau(self, h, t):
+        """Return a step in units of the time constant at time t."""
+        tau = self.time_constant
+        if tau is None:
+            return h
+        return h / jnp.asarray(tau(jnp.asarray(t)) if callable(tau) else tau, h.dtype)
+
+    def _newton_solver(self, ritz, pace, scale) -> Recycling | ByLineax:
         """The way to solve Newton's linear systems, whose matrix is 1 - h J / lead."""
         if self.linear_solver is None:
-            values = ritz.values * lax.stop_gradient(h).astype(ritz.values.dtype)
+            values = ritz.values * lax.stop_gradient(pace).astype(ritz.values.dtype)
             return Recycling(
                 Ritz(ritz.vectors, values), min(DIRECTIONS, scale.size), not self._presumes_symmetry
             )
@@ -330,13 +338,16 @@ def _state_after(
     correction: Float[Array, " N"],
     going: Next,
     found: Found,
-    lead: Float[Array, ""],
+    per_image: Float[Array, ""],
 ) -> BDFState:
-    """The state after a step with this table and correction."""
+    """The state after a step with this table and correction.
+
+    `per_image`: what the images of the solve are multiplied by to be those of the Jacobian.
+    """
     steps = jnp.concatenate([h[None], state.steps[:-1]])
 
     def learn() -> Ritz:
-        images = found.last.images * lax.stop_gradient(lead / h)
+        images = found.last.images * lax.stop_gradient(per_image)
         return lax.stop_gradient(state.ritz).update(found.last.directions, images)
 
     ritz = state.ritz

@@ -14,7 +14,7 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PyTree
 
-from .wrapped import AbstractCounting, History, Report, TauAt
+from .wrapped import AbstractCounting, History, Report
 
 # ---- What the library's own second-order solvers have in common.
 
@@ -231,9 +231,8 @@ class RKCState(AbstractCounting):
     evaluations: Int[Array, ""]
     log: History
 
-    def report(self, ts: Array, tau: TauAt) -> Report:
+    def report(self, ts: Array) -> Report:
         """The radius at the saved times."""
-        del tau
         return {"accepted_evaluations": self.evaluations}, {"spectral_radius": self.log.at(ts)}
 
 

@@ -1,7 +1,6 @@
 """What solvers that wrap another solver have in common."""
 
 import abc
-from collections.abc import Callable
 from typing import Any, TypeGuard, TypeVar, cast
 
 import diffrax
@@ -219,13 +218,6 @@ class History(eqx.Module):
             append_row(self.time, time), append_row(self.value, value), self.steps + 1, stride
         )
 
-    def times_factor(self, factor: Callable[[Array], Array]) -> "History":
-        """The same with every value times a number of its time."""
-        scale = factor(self.time)
-        scale = jnp.where(jnp.isfinite(self.time), scale, 1.0).astype(self.value.dtype)
-        value = self.value * scale.reshape(-1, *[1] * (self.value.ndim - 1))
-        return History(self.time, value, self.steps, self.stride)
-
     def at(self, t: Float[Array, " T"]) -> Float[Array, "T ..."]:
         """The values at times t, linear in between."""
         known = jnp.isfinite(self.time)
@@ -243,15 +235,14 @@ class History(eqx.Module):
 # ---- What the library's own solvers carry from step to step and say of a run.
 
 Report = tuple[dict[str, Array], dict[str, Array]]
-TauAt = Callable[[Array], Array]  # the time constant at times (T,)
 
 
 class AbstractReporting(eqx.Module):
     """A state that knows more of a run than how many steps it took."""
 
     @abc.abstractmethod
-    def report(self, ts: Array, tau: TauAt) -> Report:
-        """Counts, and observables (T, ...) at the saved times, of a flow with this tau."""
+    def report(self, ts: Array) -> Report:
+        """Counts, and observables (T, ...) at the saved times."""
 
 
 class AbstractCounting(AbstractReporting):
