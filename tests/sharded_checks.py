@@ -1,5 +1,6 @@
 """Several devices against one; run by `test_sharded.py`, alone or as two processes."""
 
+import faulthandler
 import math
 import pathlib
 import sys
@@ -181,6 +182,7 @@ def check_recorded(task: fl.Task, networks: list, process: int, table: pathlib.P
 
 
 def main() -> None:
+    faulthandler.dump_traceback_later(200)  # where it stands, should it wait for the other for ever
     chunks.MIN_CHUNK_ROWS, chunks.CHUNK_BYTES["cpu"] = 16, 1
     if sys.argv[1:]:
         one_process(sys.argv[1], int(sys.argv[2]), sys.argv[3])

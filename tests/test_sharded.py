@@ -32,7 +32,10 @@ def finish(*processes: subprocess.Popen) -> list[list[str]]:
     numbers = []
     try:
         for process in processes:
-            output, _ = process.communicate(timeout=TOO_LONG)
+            try:
+                output, _ = process.communicate(timeout=TOO_LONG)
+            except subprocess.TimeoutExpired as late:
+                pytest.fail(f"no end after {TOO_LONG} s: {(late.stdout or b'').decode()}")
             assert process.returncode == 0, output
             assert "all equal" in output
             numbers.append(re.findall(r"numbers (.*)", output))

@@ -337,8 +337,10 @@ def _run_batch(chunk, t1, mesh, options) -> list[Trajectory]:
         spec = PartitionSpec(mesh.axis_names)
         stacked = jax.device_put(stacked, NamedSharding(mesh, spec))
         runs = jax.shard_map(runs, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    flows = jax.jit(runs)(*stacked)
-    if mesh is not None:  # every process has all of them
-        flows = jax.device_put(flows, NamedSharding(mesh, PartitionSpec()))
+    if mesh is None:
+        flows = jax.jit(runs)(*stacked)
+    else:  # every process has all of them, and of each one copy
+        flows = jax.jit(runs, out_shardings=NamedSharding(mesh, PartitionSpec()))(*stacked)
+        flows = jax.tree.map(lambda a: a.addressable_data(0), flows)
     rows = [jax.tree.map(lambda a, k=k: a[k], flows) for k in range(len(chunk))]
     return [trim_and_raise(row, False, lambda flow: "") for row in rows]
