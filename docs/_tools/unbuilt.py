@@ -2,8 +2,8 @@
 
 - `<!-- {walk} -->`, which a code host does not show, is the builder's block of that name, and
   `<!-- (name)= -->` a place of that name.
-- A line that ends with `<!-- .. autoclass:: flowlin.name :members: a, b -->` links to a name's source
-  and says what it is; the build has the name's docstring in its place. One that ends with
+- A line that ends with `<!-- .. autoclass:: flowlin.name :members: a, b -->` links to a name's
+  source and says what it is; the build has the name's docstring in its place. One that ends with
   `<!-- {include} path -->` links to a file, and the build has what is in the file.
 - A folder's pages are those that its `index.md` links to, in that order.
 - The first `fl.name` of a page leads to the name's entry in the reference.

@@ -214,12 +214,8 @@ def test_every_public_name_stands_once_with_an_example():
     )
     short = ["".join(pages).replace("autofunction:: flowlin.sweep ", "autofunction:: flowlin.x ")]
     assert faults(short) == ["flowlin.sweep is missing", "flowlin.x is no public name"]
-    assert "flowlin.sweep stands twice" in faults(
-        [*pages, "<!-- .. autofunction:: flowlin.sweep -->"]
-    )
-    assert "flowlin.sweep has no example" in faults(
-        [*pages, "<!-- .. autofunction:: flowlin.sweep -->"]
-    )
+    again = [*pages, "<!-- .. autofunction:: flowlin.sweep -->"]
+    assert {"flowlin.sweep stands twice", "flowlin.sweep has no example"} <= set(faults(again))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
