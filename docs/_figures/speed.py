@@ -21,6 +21,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 from matplotlib.ticker import NullFormatter
 
 import flowlin as fl
@@ -191,8 +192,62 @@ def of_losses() -> Figure:
     return figure
 
 
+QUESTIONS = {  # the kind of flow: (question, answer to yes), from the top, and what is left
+    "a ReLU network": (
+        [
+            ("a loss to 1e-3 is all,\nno event?", "a loop of descent\nis faster"),
+            ("an implicit solver, or\nmodified_rate?", "kinks=fl.\nSmoothKinks(width)"),
+            ("up to 10,000 pairs of\nunits and samples?", "as called:\nExactKinks()"),
+            ("one hidden layer?", "as called:\nAveragedKinks()"),
+        ],
+        "as called: IgnoreKinks(),\na first look; it warns",
+    ),
+    "a linear or another smooth flow": (
+        [
+            ("one closed form\n(theory.solve)?", "no solver at all"),
+            ("outside of jit?", "as called: stiffness\nis measured"),
+            ("not stiff?", "as called"),
+            ("an error below 1e-4?", "solver=fl.\nRecycledBDF()"),
+        ],
+        "solver=fl.RKC()",
+    ),
+}
+QUESTION = {"boxstyle": "round", "fc": "white", "ec": "0.4"}
+ANSWER = {"boxstyle": "square", "fc": "#e3edf7", "ec": PLAIN}
+
+
+def draw_ladder(ax: Axes, kind: str, rungs: Sequence[tuple[str, str]], rest: str) -> None:
+    """Questions below one another, with the answer to yes beside each, and to the last no below."""
+
+    def box(x: float, y: float, text: str, how: dict) -> Annotation:
+        return ax.annotate(text, (x, y), bbox=how, ha="center", va="center", fontsize=9.5)
+
+    def join(one: Annotation, other: Annotation, word: str, place: tuple[float, float]) -> None:
+        ends = {"patchA": one.get_bbox_patch(), "patchB": other.get_bbox_patch()}
+        how = {"arrowstyle": "->", "color": "0.4", "shrinkA": 0, "shrinkB": 0} | ends
+        ax.annotate("", other.xy, one.xy, arrowprops=how)
+        ax.annotate(word, place, ha="center", va="center", fontsize=9)
+
+    asked = [box(0.25, -k, question, QUESTION) for k, (question, _) in enumerate(rungs)]
+    below = [*asked[1:], box(0.25, -len(rungs), rest, ANSWER)]
+    for k, ((_, answer), one, other) in enumerate(zip(rungs, asked, below, strict=True)):
+        join(one, box(0.81, -k, answer, ANSWER), "yes", (0.55, 0.12 - k))
+        join(one, other, "no", (0.3, -k - 0.5))
+    ax.set(xlim=(0, 1), ylim=(-len(rungs) - 0.5, 0.5), title=kind)
+    ax.axis("off")
+
+
+def of_choice() -> Figure:
+    """Which kinks and solver to ask for: one ladder of questions for each kind of flow."""
+    figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 4.6))
+    for ax, (kind, ladder) in zip(axes, QUESTIONS.items(), strict=True):
+        draw_ladder(ax, kind, *ladder)
+    return figure
+
+
 FIGURES: dict[str, tuple[Callable[[], Figure], tuple[str, ...]]] = {
     "kinks": (of_kinks, ("peers",)),
+    "choice": (of_choice, ()),
     "evaluations": (of_evaluations, ("peers",)),
     "events": (of_events, ("border", "border_wide")),
     "first": (of_first, ("latency",)),

@@ -20,7 +20,7 @@ import flowlin as fl
 
 DOCS = pathlib.Path(__file__).resolve().parents[1]
 PICTURES = DOCS / "_static" / "plot"
-ENTRY = re.compile(r"^\.\. (?:auto(?:function|class|exception|data)|py:data):: (\S+)", re.M)
+ENTRY = re.compile(r"<!-- \.\. (?:auto(?:function|class|exception)|py:data):: (\S+)")
 WORDS = "reference/index", "words-in-signatures"  # the page and the heading
 
 
@@ -36,7 +36,7 @@ def names_of(page: str) -> Iterator[tuple[str, str]]:
     for found in ENTRY.finditer(page):
         name = found[1]
         if "data::" in found[0]:  # its words stand on the page
-            yield name, first_sentence(page[found.end() :].partition("```")[0].strip())
+            yield name, first_sentence(page[found.end() :].partition("-->")[2].strip())
         else:
             thing = fl
             for part in name.split(".")[1:]:

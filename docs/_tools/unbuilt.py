@@ -2,6 +2,9 @@
 
 - `<!-- {walk} -->`, which a code host does not show, is the builder's block of that name, and
   `<!-- (name)= -->` a place of that name.
+- A line that ends with `<!-- .. autoclass:: flowlin.name :members: a, b -->` links to a name's
+  source and says what it is; the build has the name's docstring in its place. One that ends with
+  `<!-- {include} path -->` links to a file, and the build has what is in the file.
 - A folder's pages are those that its `index.md` links to, in that order.
 - The first `fl.name` of a page leads to the name's entry in the reference.
 """
@@ -15,6 +18,8 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 
 MARK = re.compile(r"^(# )?<!-- (?:(\{[\w-]+\}.*)|(\([\w-]+\)=)) -->$", re.M)
+INSTEAD = re.compile(r"^.*\S <!-- (?:\.\. (\S+:: \S+)|(\{\w+\} [\w./]+))(.*) -->$", re.M)
+OPTION = re.compile(r"(:[\w-]+:[^:]*)")
 BELOW = re.compile(r"(?<!!)\[[^][]+\]\((?!\w+:)((?:[\w-]+/index|[\w-]+)\.(?:md|py))\)")
 NAME = re.compile(r"(fl\.[\w.]+)(?:\(.*\))?", re.S)
 CLOSED = (nodes.reference, nodes.title, nodes.math, nodes.raw, addnodes.desc, addnodes.pending_xref)
@@ -28,7 +33,14 @@ def with_blocks(text: str) -> str:
         lines = [place] if place else [f"```{name}", "```"]
         return "\n".join(before + line for line in lines)
 
-    return MARK.sub(block, text)
+    def instead(found: re.Match[str]) -> str:
+        options = [option.strip() for option in OPTION.findall(found[3])]
+        if found[2]:
+            return "\n".join([f"```{found[2]}", *options, "```"])
+        lines = ["```{eval-rst}", f".. {found[1]}", *(f"   {option}" for option in options), "```"]
+        return "\n".join(lines)
+
+    return INSTEAD.sub(instead, MARK.sub(block, text))
 
 
 def contents(text: str) -> list[str]:

@@ -41,7 +41,7 @@ def public() -> dict[str, dict[str, Any]]:
 def derived() -> list[str]:
     """Modules and classes behind the public ones whose docstrings are a derivation, shown too."""
     page = Path(__file__).with_name("derivations.md").read_text()
-    return re.findall(r"^\.\. auto\w+:: (\S+)", page, re.M)
+    return re.findall(r"<!-- \.\. auto\w+:: (\S+)", page)
 
 
 @functools.cache

@@ -14,16 +14,12 @@ DOCS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(DOCS / "_tools"), str(DOCS / "reference")]
 
 import notebooks
+import reference_pages
 import unbuilt
 
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.py"))
-# The reference is made of docstrings; two pages and a part of one are files of the repository.
-FILLED = {"changelog.md", "contribute/architecture.md", "contribute/add-a-measure.md"}
-PAGES = [
-    path
-    for path in [*sorted(DOCS.rglob("*.md")), *TUTORIALS]
-    if path.parent.name != "reference" and str(path.relative_to(DOCS)) not in FILLED
-]
+PAGES = [*sorted(DOCS.rglob("*.md")), *TUTORIALS]
+LINE = re.compile(r"^\[`.*?`\]\((.*?)\)(.*?) <!-- \.\. (\S+):: (\S+)", re.M)
 MARKS = re.compile(
     r"(?<!`)\{[a-z:]+\}`|^(?:# )?\s*(?:`{3,}|:{3,})\{.*|^\([\w-]+\)=|\]\(path:", re.M
 )
@@ -47,6 +43,27 @@ def test_comments_stand_for_blocks_and_places():
     assert unbuilt.with_blocks("a <!-- {walk} --> b <!-- aside -->") == (
         "a <!-- {walk} --> b <!-- aside -->"
     )
+    text = "[x](x.py): It is x. <!-- .. autoclass:: x.X :members: a, b :no-index: -->\n"
+    assert unbuilt.with_blocks(text) == (
+        "```{eval-rst}\n.. autoclass:: x.X\n   :members: a, b\n   :no-index:\n```\n"
+    )
+    text = "[x](x.py) <!-- {literalinclude} ../x.py :language: python -->\n"
+    assert unbuilt.with_blocks(text) == "```{literalinclude} ../x.py\n:language: python\n```\n"
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda p: p.stem)
+def test_names_lead_to_their_sources_and_say_what_they_are(page):
+    text = page.read_text()
+    told = dict(reference_pages.names_of(text))
+    for path, sentence, kind, name in LINE.findall(text):
+        assert (page.parent / path).is_file(), path
+        assert sentence == (f": {told[name]}" if name in told and kind != "py:data" else "")
+        if kind == "automodule":
+            assert name.split(".") == list(Path(path).with_suffix("").parts[2:])
+        elif kind != "py:data":
+            assert re.search(
+                rf"(class|def) {name.split('.')[-1]}\b", (page.parent / path).read_text()
+            )
 
 
 @pytest.mark.parametrize("index", sorted(DOCS.glob("**/index.md")), ids=lambda p: p.parent.name)
