@@ -21,6 +21,7 @@ day it is from. Rows of all events have shares, and no medians.
 import datetime
 import itertools
 import json
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -144,6 +145,22 @@ def confirmed_and_finer(flow: Any) -> tuple[Any, Any]:
     return with_global_errors(flow, finer, FINER[1]), finer
 
 
+def named(run: Any, name: str) -> Any:
+    """A run's events of one name, their components counted from the first of that name.
+
+    Runs may have other events before them: an exact walk logs gates and branches.
+    """
+    log = run.events.select(name)
+    first = log.offsets[[channel.name for channel in log.channels].index(name)]
+    return types.SimpleNamespace(
+        component=np.asarray(log.component) - first,
+        **{
+            field: np.asarray(getattr(log, field))
+            for field in ("time", "uncertainty", "old", "new")
+        },
+    )
+
+
 def judged(case: Case) -> Iterator[dict[str, Any]]:
     """Errors, local and global ± of each event of a case's runs; the true error is inf of none."""
     whole = case.row.startswith(("smooth", "averaged"))
@@ -151,7 +168,7 @@ def judged(case: Case) -> Iterator[dict[str, Any]]:
         confirmed, finer = confirmed_and_finer(flow)
         names = [name for name in {c.name for c in flow.events.channels} if "gate" not in name]
         for name in names if whole else ["gate"]:
-            own, true, sure = (run.events.select(name) for run in (flow, case.truth, confirmed))
+            own, true, sure = (named(run, name) for run in (flow, case.truth, confirmed))
             time, true_times = np.asarray(own.time), np.append(true.time, np.inf)
             there = true_times[counterparts_in_log(own, true)]
             part = {
@@ -162,7 +179,7 @@ def judged(case: Case) -> Iterator[dict[str, Any]]:
             }
             both = np.full((2, len(time)), np.nan)
             if finer is not None:
-                better = finer.events.select(name)
+                better = named(finer, name)
                 second = np.append(better.time, np.nan)[counterparts_in_log(own, better)]
                 both = np.abs(np.stack([second, second + (second - time) / 9]) - there)
                 ends = true_times[counterparts_in_log(better, true)]
