@@ -481,16 +481,9 @@ def test_a_step_size_controller_stands_in_for_the_tolerances(tree, key):
 def test_the_spectral_radius_and_the_eigenvalues_are_those_of_the_hessian(tree, key):
     """Along a flow, by RKC and by RecycledBDF; the radius is the sharpness, beyond the start."""
     network = fl.LinearNetwork.init(tree, 4, 0.05, bias_strength=3.0, key=key)
-    options = {"ts": np.linspace(0, 12, 7), "rtol": 1e-5}
-    radius = fl.gradient_flow(network, tree, 12.0, solver=fl.RKC(), **options)
-    eigen = fl.gradient_flow(
-        network,
-        tree,
-        12.0,
-        tau=2.0,
-        solver=fl.RecycledBDF(eigenvalues=3),
-        **options | {"rtol": 1e-7},
-    )
+    ts, bdf = np.linspace(0, 12, 7), fl.RecycledBDF(eigenvalues=3)
+    radius = fl.gradient_flow(network, tree, 12.0, solver=fl.RKC(), ts=ts, rtol=1e-5)
+    eigen = fl.gradient_flow(network, tree, 12.0, tau=2.0, solver=bdf, ts=ts, rtol=1e-7)
     _, build = jax.flatten_util.ravel_pytree(network.parameters)
 
     def loss(w):
