@@ -33,8 +33,9 @@ from flowlin.runs.progress import AbstractTimedPause, Pace
 from flowlin.runs.run import AbstractPause, Outset, compile_initial_state
 from flowlin.training.schedule import Schedule
 
-# The format of a run's state: raised with every change of its leaves, which a test notices.
-STATE_FORMAT = 4
+# The format of a run's state: raised with every change of its leaves, which a test notices, or of
+# what they mean.
+STATE_FORMAT = 5
 CHECKPOINT_SECONDS = (
     30.0  # about so long between two checkpoints; longer where writing one would take
 )
