@@ -55,6 +55,7 @@ def test_comments_stand_for_blocks_and_places():
 def test_names_lead_to_their_sources_and_say_what_they_are(page):
     text = page.read_text()
     told = dict(reference_pages.names_of(text))
+    assert len(LINE.findall(text)) == len(re.findall(r"\.\. \w+:?\w*:: ", text))  # each has a line
     for path, sentence, kind, name in LINE.findall(text):
         assert (page.parent / path).is_file(), path
         assert sentence == (f": {told[name]}" if name in told and kind != "py:data" else "")
