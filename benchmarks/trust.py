@@ -145,7 +145,7 @@ def confirmed_and_finer(flow: Any) -> tuple[Any, Any]:
     return with_global_errors(flow, finer, FINER[1]), finer
 
 
-def named(run: Any, name: str) -> Any:
+def events_of_name(run: Any, name: str) -> Any:
     """A run's events of one name, their components counted from the first of that name.
 
     Runs may have other events before them: an exact walk logs gates and branches.
@@ -168,7 +168,7 @@ def judged(case: Case) -> Iterator[dict[str, Any]]:
         confirmed, finer = confirmed_and_finer(flow)
         names = [name for name in {c.name for c in flow.events.channels} if "gate" not in name]
         for name in names if whole else ["gate"]:
-            own, true, sure = (named(run, name) for run in (flow, case.truth, confirmed))
+            own, true, sure = (events_of_name(run, name) for run in (flow, case.truth, confirmed))
             time, true_times = np.asarray(own.time), np.append(true.time, np.inf)
             there = true_times[counterparts_in_log(own, true)]
             part = {
@@ -179,7 +179,7 @@ def judged(case: Case) -> Iterator[dict[str, Any]]:
             }
             both = np.full((2, len(time)), np.nan)
             if finer is not None:
-                better = named(finer, name)
+                better = events_of_name(finer, name)
                 second = np.append(better.time, np.nan)[counterparts_in_log(own, better)]
                 both = np.abs(np.stack([second, second + (second - time) / 9]) - there)
                 ends = true_times[counterparts_in_log(better, true)]

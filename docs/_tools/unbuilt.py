@@ -33,14 +33,14 @@ def with_blocks(text: str) -> str:
         lines = [place] if place else [f"```{name}", "```"]
         return "\n".join(before + line for line in lines)
 
-    def instead(found: re.Match[str]) -> str:
+    def replacement(found: re.Match[str]) -> str:
         options = [option.strip() for option in OPTION.findall(found[3])]
         if found[2]:
             return "\n".join([f"```{found[2]}", *options, "```"])
         lines = ["```{eval-rst}", f".. {found[1]}", *(f"   {option}" for option in options), "```"]
         return "\n".join(lines)
 
-    return INSTEAD.sub(instead, MARK.sub(block, text))
+    return INSTEAD.sub(replacement, MARK.sub(block, text))
 
 
 def contents(text: str) -> list[str]:

@@ -170,10 +170,11 @@ def gradient_flow(
       is not measured under `jit` or `vmap`, with `dense`, or with exact kinks. `flow.stats` says
       which solver and why.
     - `rtol`: the relative error of a step; None is 1e-8 in float64 (1e-5 with `AveragedKinks`,
-      which goes no finer) and 1e-4 in float32 (1e-5 with `ExactKinks`). It counts against the
-      hidden unit that a weight belongs to, at every scale of the weights, and where that has grown
-      a hundredfold against what it moves (see `flowlin.engine.allowed`); in modules that are not
-      flowlin's against an array. Linear networks of two layers from tiny weights flow in the
+      which goes no finer) and 1e-4 in float32 (1e-5 with `ExactKinks`). It counts against a
+      weight and a part of the hidden unit that it belongs to, at every scale of the weights, and
+      where that has grown a hundredfold at most against what it moves; with averaged gates against
+      the unit alone (see `flowlin.engine.allowed`). In modules that are not flowlin's an array
+      stands for a unit. Linear networks of two layers from tiny weights flow in the
       coordinates of their modes (see `flowlin.engine.mode_frame`); elsewhere a run warns of modes
       that rounding hides (`fl.PrecisionWarning`), as the first run does while JAX is set to
       float32, or of a float32 network on a float64 task without an `rtol`.

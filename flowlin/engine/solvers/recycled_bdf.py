@@ -237,7 +237,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         if not count:
             return state
         state = dataclasses.replace(state, ritz=Ritz.arbitrary(min(VECTORS, y.size), y))
-        pace = self._steps_per_tau(h, t0)
+        pace = self._step_over_tau(h, t0)
         return state.follow(Step(move, y, slope, jnp.ones_like(h)), pace, t0, count, FIRST)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
@@ -252,7 +252,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         table = jnp.concatenate([y[None], state.rows])
         table = predict_table(rescale_table(table, h / state.scale))
         step = Step(Move(terms, t1, control, args, unravel), table[0], table[1], rule.lead)
-        pace = self._steps_per_tau(h, t1)
+        pace = self._step_over_tau(h, t1)
         linear = self._newton_solver(state.ritz, pace, self._error_scale(y, table[0], unravel))
         found = solve_step(
             step, linear, self._scaled_norm(y, table[0], unravel), NEWTON / rule.error, state.rate
@@ -288,7 +288,7 @@ class RecycledBDF(diffrax.AbstractAdaptiveSolver[BDFState]):
         """Tell whether the Jacobian is taken for symmetric without being known to be a flow's."""
         return self.linear_solver is None and self.allowed is None
 
-    def _steps_per_tau(self, h, t):
+    def _step_over_tau(self, h, t):
         """Return a step in units of the time constant at time t."""
         tau = self.time_constant
         if tau is None:
