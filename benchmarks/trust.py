@@ -314,7 +314,7 @@ def with_totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         own.sort(key=lambda row: order[row[kind]])
         held_out = [row for row in own if row[kind] not in chosen_on]
         found += own
-        if kind == "runs" or len(held_out) < len(own):
+        if own and (kind == "runs" or len(held_out) < len(own)):
             found.append(total("all", own))
         if held_out:
             found.append(total("all held out", held_out))
