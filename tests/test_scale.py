@@ -196,6 +196,16 @@ def test_modes_that_rounding_hides_between_layers_are_named():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("layers", [3, 4])
+def test_modes_that_wait_between_layers(layers):
+    """They stay as small as they began while an implicit method takes the plateau in long steps."""
+    network, task, events, exact = of_a_tree(1e-12, (16,) * (layers - 1))
+    run = fl.gradient_flow(network, task, 1.2 * np.max(exact), events=events)
+    assert run.stats["solver"] == "Dopri8, then RecycledBDF"
+    np.testing.assert_allclose(run.events.first("mode"), exact, rtol=1e-6)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [None, fl.RKC(), fl.RecycledBDF()])
 def test_modes_hidden_in_units_that_have_grown(solver):
     """Each in turn is 1e-12 of the units that carry those before it."""

@@ -26,6 +26,15 @@ and a step is accepted where the root mean square of error / scale over all numb
 - $64 \epsilon S$: below rounding no step is short enough.
 - $10^{-12} S_0$: of units that vanish.
 
+For an implicit method, unless the network has one hidden layer, 2 stands in place of 100 and
+clip(rtol / 1000, $64 \epsilon$, $2048 \epsilon$) in place of $64 \epsilon$. On the plateaus of deep
+networks stability holds an explicit method to steps that are more exact than asked; an implicit one
+takes what it is allowed. With three and more layers a hidden mode is about as large as it began
+until shortly before it is learnt: velocities are of higher than first order in it, and it grows in
+finite time (Saxe et al. 2014). So $100 S_0$ would be a hundred times the mode itself. What
+is left of the equations that such a method solves is more than one rounding, and steps that were to
+be more exact would creep.
+
 Averaged gates count by S alone: their error is of first order where pairs slide, and steps that
 resolve each number creep.
 
@@ -56,6 +65,8 @@ VANISHING_FLOOR = 1e-12  # of a unit's start: the least size of units that vanis
 MEMORY = "memory "  # how the owners of what a rule remembers are called, with their numbers
 LEAST_TINY = 1e4  # of the smallest normal number: the least scale
 ERROR_ROUNDINGS = 64.0  # of a unit's size, below which no step is short enough
+# Both for implicit methods in deep networks; the roundings up to a part of the tolerance.
+DEEP_GROWTH_FACTOR, DEEP_ROUNDINGS, DEEP_PART = 2.0, 2048.0, 1e-3
 
 
 class ErrorPerUnit(AbstractErrorScale):
@@ -65,6 +76,7 @@ class ErrorPerUnit(AbstractErrorScale):
     - `start`: $S_0$ by the owner.
     - `by_number`: whether errors count against each number, and against what a unit moves once it
       has grown; if not, against the unit's size.
+    - `deep_implicit`: whether the method is implicit, and the network not of one hidden layer.
     - `one_array_each`: whether owners have one array each, and may be so far apart in size that the
       squares of the smaller are 0 beside the larger.
     """
@@ -73,10 +85,13 @@ class ErrorPerUnit(AbstractErrorScale):
     owners: Owners = eqx.field(static=True)
     start: dict[str, Array]
     by_number: bool = eqx.field(static=True)
+    deep_implicit: bool = eqx.field(static=True)
     one_array_each: bool = eqx.field(static=True, default=False)
 
     @staticmethod
-    def from_problem(problem: Problem, rtol: Any, by_number: bool) -> "ErrorPerUnit":
+    def from_problem(
+        problem: Problem, rtol: Any, by_number: bool = True, deep_implicit: bool = False
+    ) -> "ErrorPerUnit":
         """Measure the units of a problem's network at t = 0."""
         network, owners, apart = problem.network, problem.owners, problem.groups is not None
         leaves = jax.tree.leaves(network.parameters)
@@ -90,7 +105,8 @@ class ErrorPerUnit(AbstractErrorScale):
             size = jnp.sqrt(jnp.mean(memory**2))
             start[f"{MEMORY}{k}"] = jnp.where(size > 0, size, whole)
             owners = (*owners, (f"{MEMORY}{k}", None))
-        return ErrorPerUnit(rtol, owners, lax.stop_gradient(start), by_number, apart)  # pyright: ignore
+        start = lax.stop_gradient(start)
+        return ErrorPerUnit(rtol, owners, start, by_number, deep_implicit, apart)  # pyright: ignore
 
     @property
     def atol(self) -> Array:
@@ -159,20 +175,22 @@ class ErrorPerUnit(AbstractErrorScale):
         - `found`: each owner's sizes and changes, (2, units).
         """
         info = jnp.finfo(next(iter(found.values())).dtype)
+        growth, roundings = GROWTH_FACTOR, jnp.asarray(ERROR_ROUNDINGS * info.eps, info.dtype)
+        if self.deep_implicit:
+            growth, most_rounding = DEEP_GROWTH_FACTOR, DEEP_ROUNDINGS * info.eps
+            roundings = jnp.clip(DEEP_PART * self.rtol, roundings, most_rounding)
         least, most = {}, {}
         for name, (size, change) in found.items():
             start = self.start[name]
-            rounding = ERROR_ROUNDINGS * info.eps * size + LEAST_TINY * info.tiny
+            rounding = roundings * size + LEAST_TINY * info.tiny
             least[name] = jnp.maximum(self.rtol * VANISHING_FLOOR * start, rounding)
             most[name] = (
-                jnp.maximum(CHANGE_FACTOR * change, GROWTH_FACTOR * start)
-                if self.by_number
-                else size
+                jnp.maximum(CHANGE_FACTOR * change, growth * start) if self.by_number else size
             )
         if memory := [name for name in found if name.startswith(MEMORY)]:
             # It may decay to nothing, and is moved by a force that has the network's roundings.
             units = [jnp.max(found[name][0]) for name in found if name not in memory]
-            rounding = ERROR_ROUNDINGS * info.eps * jnp.max(jnp.stack(units))
+            rounding = roundings * jnp.max(jnp.stack(units))
             least |= {name: jnp.maximum(least[name], rounding) for name in memory}
         return least, most
 
@@ -234,16 +252,12 @@ class ErrorScaledController(diffrax.AbstractAdaptiveStepSizeController):
     error_scale: ErrorPerUnit
 
     @staticmethod
-    def from_problem(
-        problem: Problem,
-        rtol: Any,
-        by_number: bool = True,
-        gains: tuple[float, float] = (0.0, 1.0),
-        slack: float = 1.0,
+    def from_scale(
+        error_scale: ErrorPerUnit, gains: tuple[float, float] = (0.0, 1.0), slack: float = 1.0
     ) -> "ErrorScaledController":
-        """Make the controller for a problem's flow, with this proportional and integral gain."""
+        """Make the controller of errors against a scale, with proportional and integral gain."""
         pid = diffrax.PIDController(rtol=0.0, atol=slack, pcoeff=gains[0], icoeff=gains[1])
-        return ErrorScaledController(pid, ErrorPerUnit.from_problem(problem, rtol, by_number))  # pyright: ignore
+        return ErrorScaledController(pid, error_scale)  # pyright: ignore
 
     @property
     def rtol(self):  # pyright: ignore

@@ -158,9 +158,7 @@ class Method(eqx.Module):
     def error_scale(self, problem: Problem) -> AbstractErrorScale:
         """Return the error that a step may make."""
         if self.error_by_unit:
-            return ErrorPerUnit.from_problem(
-                problem, self.controller.rtol, self.kinks.traits.counts_by_number
-            )
+            return self._error_per_unit(problem, self.kinks.traits.counts_by_number)
         return ErrorPerNumber(self.controller.rtol, self.controller.atol)
 
     def step_controller(self, problem: Problem) -> diffrax.AbstractAdaptiveStepSizeController:
@@ -173,9 +171,15 @@ class Method(eqx.Module):
         if self.kinks.walks and isinstance(self.solver, RKC):
             # At held sides nothing grows any more, and as much as this is allowed in all.
             traits, by_number = StepTraits(slack=SETTLED), False
-        return ErrorScaledController.from_problem(
-            problem, self.controller.rtol, by_number, traits.gains, traits.slack
-        )
+        error_scale = self._error_per_unit(problem, by_number)
+        return ErrorScaledController.from_scale(error_scale, traits.gains, traits.slack)
+
+    def _error_per_unit(self, problem: Problem, by_number: bool) -> ErrorPerUnit:
+        """Return the error that a step of this solver may make, by units."""
+        implicit = isinstance(self.solver, RecycledBDF | diffrax.AbstractImplicitSolver)
+        deep = len(problem.network.hidden) != 1  # or of a depth that is not known
+        rtol = self.controller.rtol
+        return ErrorPerUnit.from_problem(problem, rtol, by_number, implicit and deep)
 
     @property
     def may_switch_solver(self) -> bool:

@@ -14,7 +14,7 @@ from jaxtyping import Array, PyTree
 from flowlin._tools.arrays import Parameters
 from flowlin._tools.numerics import as_tree
 from flowlin._tools.printing import Summary, format_number, print_by, shorten_text
-from flowlin.engine.allowed import ErrorScaledController
+from flowlin.engine.allowed import ErrorPerUnit, ErrorScaledController
 from flowlin.engine.kinks.one_layer import (
     OneLayerFlow,
     dissipation_per_unit,
@@ -232,6 +232,7 @@ def _replay_interval(problem, flow, dense, start, end, parameters, codes, slots,
         field = VectorField(descended, gated, problem.time_constants)
         return problem.with_schedule(field)(t, y, args)
 
+    error_scale = ErrorPerUnit.from_problem(problem, rtol)
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(velocity),  # pyright: ignore
         diffrax.Dopri8(),
@@ -239,7 +240,7 @@ def _replay_interval(problem, flow, dense, start, end, parameters, codes, slots,
         end,
         None,
         parameters,
-        stepsize_controller=ErrorScaledController.from_problem(problem, rtol),
+        stepsize_controller=ErrorScaledController.from_scale(error_scale),
         saveat=diffrax.SaveAt(t1=True),
         max_steps=None,
         adjoint=diffrax.ForwardMode(),
