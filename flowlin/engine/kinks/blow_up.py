@@ -8,12 +8,17 @@ share a kink are in it, with drives that add up by themselves. Descent comes in 
 before the event, and leaves, but for its chatter, along a ray: the velocity after the event, a
 local minimum of $L'(\theta_0; \delta) + |\delta|^2 / 2$ (in the metric of tau).
 
+All that $L'$ reads of $\delta$ are the changes that each layer's own weights make in its z,
+$\delta W_k h_k + c\, \delta b_k$ (H_k, P). A step of descent adds its signals times
+$(h_k^T h_k + c^2) / \tau$ to them: all is done in these, however many inputs there are.
+
 It says what becomes of all pairs at once, whatever their number, where `deep_switching` chooses
 them one by one; but only in digits that its chatter leaves. So it is asked where pairs without
 inputs or more kinks than dimensions meet, and what it says is judged by the velocity of the sides
 that it leads to.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -23,7 +28,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from flowlin._tools.arrays import Parameters
-from flowlin.engine.kinks.deep_flow import DeepFlow, FullPass
+from flowlin.engine.kinks.deep_flow import DeepFlow, FullPass, Layers
 from flowlin.engine.kinks.sides import OFF, ON, SLIDING
 from flowlin.training.objective import add_decay
 
@@ -72,19 +77,23 @@ def descend_from(
     own = jnp.where(pairs, OFF, codes).astype(codes.dtype)
     at = still.both_passes(parameters, still.gates(own))
     masks = still.split_layers(pairs)
-    step = jax.vmap(lambda delta: _step_and_tangents(still, parameters, at, masks, delta))
+    nothing = jax.tree.map(jnp.zeros_like, before)
+    decayed = add_decay(nothing, still.decay, still.all_parameters(parameters))
+    drift = _own_changes(still, at, jax.tree.map(jnp.multiply, decayed, still.inverse_tau))
+    spread = [_spread_by(still, k, h) for k, h in enumerate(at.h[:-1])]
+    step = jax.vmap(lambda own: _step_and_tangents(still, parameters, at, masks, own, spread))
 
     def advance(state):
-        count, deltas, half, last, chatter = state
-        moved, tangents = step(deltas)
+        count, changes, half, last, chatter = state
+        moved, tangents = step(changes)
         late = count > STEPS_IN + STEPS_OUT // 2
         change = jnp.where(late, jnp.abs(tangents - last), 0.0)
         half = jnp.where(late, half, tangents)
-        deltas = jax.tree.map(jnp.add, deltas, moved)
-        return count + 1, deltas, half, tangents, jnp.maximum(chatter, change)
+        changes = [z + dz + decay for z, dz, decay in zip(changes, moved, drift, strict=True)]
+        return count + 1, changes, half, tangents, jnp.maximum(chatter, change)
 
     phases = STEPS_IN + jnp.arange(PHASES, dtype=still.task.x.dtype) / PHASES
-    start = jax.tree.map(lambda v: -phases.reshape(-1, *[1] * v.ndim) * v[None], before)
+    start = [-phases[:, None, None] * one[None] for one in _own_changes(still, at, before)]
     none = jnp.zeros((PHASES, *pairs.shape), still.task.x.dtype)
     steps = jnp.where(wanted, STEPS_IN + STEPS_OUT, 0)
     state = jnp.zeros((), steps.dtype), start, none, none, none
@@ -96,28 +105,50 @@ def descend_from(
     return Outcome(rates[jnp.argmin(others)], size, jnp.all(others == 0))
 
 
+def _own_changes(flow: DeepFlow, at: FullPass, delta: Parameters) -> Layers:
+    """Return by how much a change of all parameters moves each z, the layers below at rest."""
+    (*weights, _), (*biases, _) = delta
+    own = [dw @ h for dw, h in zip(weights, at.h, strict=False)]
+    return [
+        z if db is None else z + (flow.network.bias_strength * db)[:, None]
+        for z, db in zip(own, biases, strict=True)
+    ]
+
+
 def _step_and_tangents(
-    flow: DeepFlow, parameters: Parameters, at: FullPass, pairs: list[Array], delta: Parameters
-) -> tuple[Parameters, Float[Array, "H P"]]:
-    """Return a step of descent on L' at delta, and dz (H, P) there."""
-    (*weights, readout), (*biases, offset) = flow.all_parameters(parameters)
-    del offset
+    flow: DeepFlow,
+    parameters: Parameters,
+    at: FullPass,
+    pairs: Layers,
+    own: Layers,
+    spread: list[Callable[[Array], Array]],
+) -> tuple[Layers, Float[Array, "H P"]]:
+    """Return what a step of descent on L' adds to each layer's own changes, and dz (H, P) there."""
+    weights, slope = flow.all_parameters(parameters)[0], flow.network.slope
 
-    def slope(delta):
-        (*moved, out), (*shifts, last) = delta
-        below, tangents = None, []
-        layers = zip(weights, biases, moved, shifts, at.h, at.gates, pairs, strict=False)
-        for w, b, dw, db, h, gate, own in layers:
-            dz = dw @ h if below is None else dw @ h + w @ below
-            dz = dz if b is None else dz + (flow.network.bias_strength * db)[:, None]
-            below = jnp.where(own, jnp.where(dz > 0, dz, flow.network.slope * dz), gate * dz)
+    def loss_change(own):
+        below, tangents = jnp.zeros_like(flow.task.x.T), []
+        for dz, w, gate, at_kink in zip(own, weights, at.gates, pairs, strict=False):
+            dz = dz + w @ below if tangents else dz
+            below = jnp.where(at_kink, jnp.where(dz > 0, dz, slope * dz), gate * dz)
             tangents.append(dz)
-        outputs = out @ at.h[-1] + readout @ below
-        if last is not None:
-            outputs = outputs + (flow.network.bias_strength * last)[:, None]
-        return -jnp.sum(at.output_error * outputs), jnp.concatenate(tangents)
+        return -jnp.sum(at.output_error * (weights[-1] @ below)), jnp.concatenate(tangents)
 
-    gradient, tangents = jax.grad(slope, has_aux=True)(delta)
-    force = jax.tree.map(jnp.negative, gradient)
-    force = add_decay(force, flow.decay, flow.all_parameters(parameters))
-    return jax.tree.map(jnp.multiply, force, flow.inverse_tau), tangents
+    gradient, tangents = jax.grad(loss_change, has_aux=True)(own)
+    return [by(-back) for by, back in zip(spread, gradient, strict=True)], tangents
+
+
+def _spread_by(flow: DeepFlow, k: int, h: Array) -> Callable[[Array], Array]:
+    """Return the function of a layer's signals (H, P) that says by how much they move its z."""
+    weights, biases = flow.inverse_tau
+    few_inputs = h.shape[0] < h.shape[1]  # the smaller of two matrices: by inputs or by samples
+    gram = None if few_inputs else weights[k] * (h.T @ h)
+
+    def spread(signals: Float[Array, "H P"]) -> Float[Array, "H P"]:
+        moved = weights[k] * ((signals @ h.T) @ h) if gram is None else signals @ gram
+        if flow.network.biases[k] is None:
+            return moved
+        sums = jnp.sum(signals, axis=1, keepdims=True)
+        return moved + biases[k] * flow.network.bias_strength**2 * sums
+
+    return spread
