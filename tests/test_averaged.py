@@ -90,6 +90,7 @@ def test_integrals_over_the_on_part_and_grazes():
     np.testing.assert_allclose(near, np.where(turns, nearest, np.inf), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_slides_ends_its_step_at_the_kink():
     """Pairs of one sample each, kappa = 2, C = -1, pushed by q: z' = q + 2 g C."""
     h, own = jnp.asarray(0.1), jnp.asarray([[2.0]])

@@ -87,6 +87,7 @@ def smooth():
     return module, task, hessian(module, task)
 
 
+@pytest.mark.slow
 def test_sharpness_of_a_module_with_many_parameters_by_products_alone(smooth):
     module, task, whole = smooth
     expected = np.linalg.eigvalsh(whole)[::-1]
@@ -99,6 +100,7 @@ def readout(leaf):
     return np.shape(leaf) == (2, 14)
 
 
+@pytest.mark.slow
 def test_sharpness_by_those_arrays_that_move(smooth):
     module, task, whole = smooth
     marks = jax.tree.map(
@@ -206,6 +208,7 @@ def test_gradient_norm_under_cross_entropy(leaky):
     assert found == pytest.approx(expected, rel=ROUNDING)
 
 
+@pytest.mark.slow
 def test_gradient_norm_of_a_module_in_another_precision():
     """A module of float32 on a task of float64, by its gradient in NumPy."""
     task = gaussian(5, 3, 2, 0)
@@ -217,6 +220,7 @@ def test_gradient_norm_of_a_module_in_another_precision():
     assert found == pytest.approx(norm_of(off.T @ x, off.sum(axis=0)), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_gradient_norm_of_two_weights_along_a_run_and_its_derivative():
     """Of (a b - 1)^2 / 2 it is |a b - 1| sqrt(a^2 + b^2); at a saddle its derivative is zero."""
     run = fl.gradient_flow(
@@ -276,6 +280,7 @@ def test_tangent_kernel_of_linear_networks_is_a_closed_form(seed):
     np.testing.assert_allclose(of_readout, 2 * x @ w1.T @ w1 @ x.T, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_tangent_kernel_along_networks_and_in_the_loss_that_falls():
     """The rate at which the loss of a flow falls is the error's form in the kernel."""
     task = gaussian(4, 3, 2, 0)

@@ -164,6 +164,7 @@ def held_together():
     return flow, descent.final
 
 
+@pytest.mark.slow
 def test_samples_that_get_nothing_share_the_kink_of_a_biased_unit(held_together):
     flow, descended = held_together
     log = flow.events.select("gate")

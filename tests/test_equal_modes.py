@@ -89,6 +89,7 @@ def test_a_group_has_one_time_that_no_basis_changes(hits):
     np.testing.assert_allclose(near, first, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_strengths_are_the_groups(seed):
     modes = fl.theory.modes(TREE)
     strengths = modes.strengths(NETWORK, TREE)
@@ -143,6 +144,7 @@ def test_float32_has_groups_too():
     np.testing.assert_allclose(near.v, modes.v, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_picture_has_one_curve_for_a_group():
     modes = fl.theory.modes(TREE)
     flow = fl.gradient_flow(NETWORK, TREE, 12.0, ts=[0.0, 6.0, 12.0], observe={"modes": modes})

@@ -142,6 +142,7 @@ def alone(whole):
     return found, budget.spent["programs"] - before
 
 
+@pytest.mark.slow
 def test_a_run_that_never_pauses_is_one_program_and_the_same(whole, alone):
     """What lets a run be interrupted costs a short one nothing."""
     found, programs = alone

@@ -80,6 +80,7 @@ def test_the_end_of_a_flow_is_polished_and_its_rate_is_the_least_curvature():
     np.testing.assert_allclose(np.log(far[0] / far[1]), curved[0], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_any_module_with_frozen_arrays_and_cross_entropy():
     """The other arrays stay, and the eigenvalues are those of JAX's own Hessian."""
     rng = np.random.default_rng(3)
@@ -136,6 +137,7 @@ def test_a_network_that_is_nan_is_told():
     assert np.isnan(fl.measures.gradient_norm(broken, SCALAR))
 
 
+@pytest.mark.slow
 def test_it_is_the_same_under_jit_and_vmap_and_in_float32():
     starts = jnp.asarray([[0.9, 2.0], [1.5, 1.5], [-2.0, -1.1]])
 

@@ -65,6 +65,7 @@ def test_a_walk_without_x64_ends_and_the_user_is_told_once():
     assert "jax_enable_x64" in told[0][1]
 
 
+@pytest.mark.slow
 def test_a_network_from_before_the_line_is_told_once(monkeypatch):
     """It ran at four digits without a word."""
     monkeypatch.setattr(fl.runs.precision_warning, "_has_warned", False)

@@ -163,6 +163,7 @@ def test_shares_of_orthogonal_features_add_up(rng):
 # --- distances and scaling ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_constant_representations_are_nan_and_small_variation_is_not(rng):
     """Equal rows, whose mean is rounded, and rows that differ in the last places are constant."""
     varied, features = rng.normal(size=(6, 3)), np.arange(6.0)
@@ -262,6 +263,7 @@ def test_bad_input(call, message):
         call()
 
 
+@pytest.mark.slow
 def test_float32_under_jit_and_vmap(rng):
     hidden = jnp.asarray(rng.normal(size=(3, 6, 4)), jnp.float32)
 

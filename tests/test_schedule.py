@@ -65,6 +65,7 @@ def test_float32_has_its_digits():
     assert weight(flow) == pytest.approx(0.75, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_jump_is_found_by_error_control():
     """tau is 1 up to t = 1 and then 1/4: w = 1 - exp(-1 - 4 (t - 1))."""
 
@@ -285,6 +286,7 @@ def grown():
     return fl.gradient_flow(approach(), ONE, 1.0, tau=growing)
 
 
+@pytest.mark.slow
 def test_it_is_extended_confirmed_and_saved(grown, tmp_path):
     flow = grown.extend(3.0, ts=[2.0, 3.0])  # as many rows: no other program
     assert weight(flow) == pytest.approx(0.75, abs=1e-9)
@@ -323,8 +325,8 @@ def test_what_is_no_schedule_is_refused(tau, said):
 @pytest.mark.parametrize(
     ("tau", "end"),
     [
-        (lambda t: 2 - t, 2.0),
-        pytest.param(lambda t: jnp.where(t < 1, 1.0, -1.0), 1.0, marks=pytest.mark.slow),
+        pytest.param(lambda t: 2 - t, 2.0, marks=pytest.mark.slow),
+        (lambda t: jnp.where(t < 1, 1.0, -1.0), 1.0),
     ],
 )
 def test_a_run_ends_where_its_schedule_is_not_positive(tau, end):

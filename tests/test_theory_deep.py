@@ -91,6 +91,7 @@ def test_deep_modes_solve_their_equation(strengths):
     np.testing.assert_allclose(strengths, found, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_deep_hitting_time_by_quadrature():
     _, s, d, a0, depth, tau = DEEP
     for share in (0.1, 0.5, 0.9999):

@@ -1,5 +1,7 @@
 """The stiff solvers on equations that are no flows, in plain diffrax, with Kvaerno5 beside."""
 
+import functools
+
 import diffrax
 import jax
 import jax.numpy as jnp
@@ -50,27 +52,27 @@ def heat(t, y, args):
     return BAR @ y + jnp.where(t < since, 0.0, strength) * (WIND @ y)
 
 
+@functools.cache
 def warmed(name, t1=0.1, strength=0.0, since=0.0):
     """The bar at t1, and steps; one program for each solver."""
     args = jnp.asarray(strength), jnp.asarray(since)
     return end(heat, SOLVERS[name][0], LUMP, t1, RTOL, ATOL, args)
 
 
-@pytest.fixture(scope="module")
-def bars():
-    return {name: warmed(name) for name in SOLVERS}
+FIRST = ("RKC", "RecycledBDF")
 
 
-@pytest.mark.parametrize("name", SOLVERS)
-def test_heat_follows_the_matrix_exponential(name, bars):
-    y, steps = bars[name]
+@pytest.mark.parametrize(
+    "name", [n if n in FIRST else pytest.param(n, marks=pytest.mark.slow) for n in SOLVERS]
+)
+def test_heat_follows_the_matrix_exponential(name):
+    y, steps = warmed(name)
     exact = expm(0.1 * BAR) @ LUMP
     assert np.linalg.norm(y - exact) < SOLVERS[name][1] * np.linalg.norm(exact)
     # A step of an ordinary explicit method is stable up to about 3.3 over the radius.
     assert 2 * int(steps) < 0.1 * 4 / SPACING**2 / 3.3
 
 
-@pytest.mark.usefixtures("bars")
 @pytest.mark.parametrize("since", [0.0, 0.01])
 def test_what_is_not_symmetric_is_refused(since):
     """From the start or on the way, rather than tried again in ever shorter steps."""
@@ -78,7 +80,6 @@ def test_what_is_not_symmetric_is_refused(since):
         warmed("RecycledBDF", 0.02, 40.0, since)
 
 
-@pytest.mark.usefixtures("bars")
 def test_wind_is_no_trouble_with_a_linear_solver():
     y, _ = warmed("RecycledBDF by LU", 0.02, 40.0, 0.01)
     exact = expm(0.01 * (BAR + 40.0 * WIND)) @ expm(0.01 * BAR) @ LUMP

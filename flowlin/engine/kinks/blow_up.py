@@ -80,8 +80,8 @@ def descend_from(
     nothing = jax.tree.map(jnp.zeros_like, before)
     decayed = add_decay(nothing, still.decay, still.all_parameters(parameters))
     drift = _own_changes(still, at, jax.tree.map(jnp.multiply, decayed, still.inverse_tau))
-    spread = [_spread_by(still, k, h) for k, h in enumerate(at.h[:-1])]
-    step = jax.vmap(lambda own: _step_and_tangents(still, parameters, at, masks, own, spread))
+    responses = [_response_of_layer(still, k, h) for k, h in enumerate(at.h[:-1])]
+    step = jax.vmap(lambda own: _step_and_tangents(still, parameters, at, masks, own, responses))
 
     def advance(state):
         count, changes, half, last, chatter = state
@@ -121,7 +121,7 @@ def _step_and_tangents(
     at: FullPass,
     pairs: Layers,
     own: Layers,
-    spread: list[Callable[[Array], Array]],
+    responses: list[Callable[[Array], Array]],
 ) -> tuple[Layers, Float[Array, "H P"]]:
     """Return what a step of descent on L' adds to each layer's own changes, and dz (H, P) there."""
     weights, slope = flow.all_parameters(parameters)[0], flow.network.slope
@@ -135,20 +135,20 @@ def _step_and_tangents(
         return -jnp.sum(at.output_error * (weights[-1] @ below)), jnp.concatenate(tangents)
 
     gradient, tangents = jax.grad(loss_change, has_aux=True)(own)
-    return [by(-back) for by, back in zip(spread, gradient, strict=True)], tangents
+    return [by(-back) for by, back in zip(responses, gradient, strict=True)], tangents
 
 
-def _spread_by(flow: DeepFlow, k: int, h: Array) -> Callable[[Array], Array]:
+def _response_of_layer(flow: DeepFlow, k: int, h: Array) -> Callable[[Array], Array]:
     """Return the function of a layer's signals (H, P) that says by how much they move its z."""
     weights, biases = flow.inverse_tau
     few_inputs = h.shape[0] < h.shape[1]  # the smaller of two matrices: by inputs or by samples
     gram = None if few_inputs else weights[k] * (h.T @ h)
 
-    def spread(signals: Float[Array, "H P"]) -> Float[Array, "H P"]:
+    def respond(signals: Float[Array, "H P"]) -> Float[Array, "H P"]:
         moved = weights[k] * ((signals @ h.T) @ h) if gram is None else signals @ gram
         if flow.network.biases[k] is None:
             return moved
         sums = jnp.sum(signals, axis=1, keepdims=True)
         return moved + biases[k] * flow.network.bias_strength**2 * sums
 
-    return spread
+    return respond
