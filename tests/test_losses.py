@@ -139,6 +139,7 @@ def flow():
     return fl.gradient_flow(LINEAR, TASK, 3.0, **OPTIONS)
 
 
+@pytest.mark.slow
 def test_the_same_function_is_the_same_flow(flow):
     by_hand = ByHand(LINEAR, TASK)
     solution = by_hand.solution(3.0)

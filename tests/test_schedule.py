@@ -43,8 +43,11 @@ class From(eqx.Module):
 
 @pytest.mark.parametrize(
     ("solver", "rtol", "off"),
-    [(None, None, 1e-9), (fl.RKC(), 1e-5, 1e-4), (fl.RecycledBDF(), 1e-7, 1e-6)],
-    ids=["default", "RKC", "RecycledBDF"],
+    [
+        pytest.param(None, None, 1e-9, id="default"),
+        pytest.param(fl.RKC(), 1e-5, 1e-4, id="RKC", marks=pytest.mark.slow),
+        pytest.param(fl.RecycledBDF(), 1e-7, 1e-6, id="RecycledBDF", marks=pytest.mark.slow),
+    ],
 )
 def test_one_weight_follows_the_closed_form(solver, rtol, off):
     ts = np.array([0.0, 1.0, 3.0])

@@ -89,6 +89,7 @@ def from_statistics(weighted):
     return fl.gradient_flow(network, weighted, T1, rtol=1e-10, **options)
 
 
+@pytest.mark.slow
 def test_a_linear_flow_with_everything_is_that_of_scipy(from_statistics, weighted):
     flow, network = from_statistics, linear(weighted)
     assert flow.stats["objective"] == "LinearStatistics, with weight decay"

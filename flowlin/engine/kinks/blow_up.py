@@ -89,7 +89,7 @@ def descend_from(
         late = count > STEPS_IN + STEPS_OUT // 2
         change = jnp.where(late, jnp.abs(tangents - last), 0.0)
         half = jnp.where(late, half, tangents)
-        changes = [z + dz + decay for z, dz, decay in zip(changes, moved, drift, strict=True)]
+        changes = [z + dz + decay[None] for z, dz, decay in zip(changes, moved, drift, strict=True)]
         return count + 1, changes, half, tangents, jnp.maximum(chatter, change)
 
     phases = STEPS_IN + jnp.arange(PHASES, dtype=still.task.x.dtype) / PHASES
