@@ -189,7 +189,6 @@ def dead():
     return walked(fl.ReLUNetwork((hidden, readout), (bias, None)), drawn(0)[1])
 
 
-@pytest.mark.slow
 def test_all_zero_stays(dead):
     assert len(dead.events) == 0
     assert all(not np.any(w) for w in dead.final.weights)
