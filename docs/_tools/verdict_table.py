@@ -6,12 +6,14 @@ What filters them is `_static/verdicts.js`; without it all cards stand there.
 
 import html
 import json
+import os
 import pathlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
+import panels
 import unbuilt
 import verdicts
 from _judge import CLASSES, OUTCOMES
@@ -42,8 +44,7 @@ MORE = """\
 <details><summary>All numbers</summary>
 <p>{claim}</p><p>Measured: {measured} <i>({size})</i></p><p>Verdict: {verdict}</p>{moves}
 <p>Computed by <code>python3 dev.py run python examples/paper/{study}.py</code></p>
-</details><p class="verdict-links"><a href="#{id}">this card</a>
-<a href="_images/{picture}.png">figure</a>{errata}
+</details><p class="verdict-links"><a href="#{id}">this card</a>{errata}
 """
 # A number with its uncertainty, or a share with its interval.
 NUMBER = re.compile(
@@ -70,6 +71,7 @@ SHOWN = {
     "w_fig4_width": r"half the width",
 }
 DOCS = pathlib.Path(__file__).resolve().parents[1]
+PANELS = DOCS.parent / "build" / "docs" / "panels"  # what is cut out of pictures
 ERRATUM = re.compile(r"\bE(\d+)[a-d]?\b")
 
 
@@ -201,8 +203,21 @@ def card(row: Mapping[str, str]) -> tuple[str, str]:
     said = f"<q>{safe['quote']}</q>" if row["quote"] else safe["claim"]
     moves = f"<p>{safe['moves']}</p>" if row["moves"] else ""
     return HEAD.format_map(safe | {"said": said}), MORE.format_map(
-        safe | {"moves": moves, "errata": errata(row["source"]), "picture": picture_of(row)}
+        safe | {"moves": moves, "errata": errata(row["source"])}
     )
+
+
+def shown_of(row: Mapping[str, str], folder: pathlib.Path) -> pathlib.Path:
+    """The picture of a card: the panels that show its claim, cut out into a folder."""
+    picture = verdicts.RESULTS / f"{picture_of(row)}.png"
+    chosen = panels.panels_of(picture.stem, f"{row['source']}: {row['claim']}")
+    if not chosen:
+        return picture
+    path = folder / f"{picture.stem}-{'-'.join(map(str, chosen))}.png"
+    if not path.exists() or path.stat().st_mtime < picture.stat().st_mtime:
+        folder.mkdir(parents=True, exist_ok=True)
+        panels.crop(picture, chosen).save(path)
+    return path
 
 
 class VerdictTable(SphinxDirective):
@@ -220,10 +235,10 @@ class VerdictTable(SphinxDirective):
         before, behind = card(row)
         study, folder = row["study"], "/../examples/paper"
         yield nodes.raw("", before, format="html")
-        picture = f"{folder}/results/{picture_of(row)}.png"
-        yield nodes.image("", uri=picture, alt=f"Figure of {study}.py", loading="lazy")
+        picture = os.path.relpath(shown_of(row, PANELS), DOCS)
+        yield nodes.image("", uri=f"/{picture}", alt=f"Figure of {study}.py", loading="lazy")
         yield nodes.raw("", behind, format="html")
-        for name in (f"{study}.py", f"results/{study}.json"):
+        for name in (f"results/{picture_of(row)}.png", f"{study}.py", f"results/{study}.json"):
             text = nodes.literal("", pathlib.PurePath(name).name)
             yield addnodes.download_reference(
                 "", "", text, reftarget=f"{folder}/{name}", refdoc=self.env.docname

@@ -6,8 +6,10 @@ import sys
 import types
 import zlib
 
+import numpy as np
 import pytest
 from docutils import nodes
+from PIL import Image
 from sphinx import addnodes
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent
@@ -19,6 +21,7 @@ import gallery
 import jupytext
 import nbformat
 import notebooks
+import panels
 import repository_links
 import search_index
 import verdict_table
@@ -117,6 +120,33 @@ def test_the_verdicts_are_those_of_the_committed_table():
     shown = {verdict_table.picture_of(row) for row in rows}
     assert set(verdict_table.SHOWN) < shown
     assert all((ROOT / f"examples/paper/results/{picture}.png").exists() for picture in shown)
+
+
+def test_a_card_shows_the_panels_of_its_claim(tmp_path):
+    rows, said = verdict_table.records(), {}
+    for row in rows:
+        said.setdefault(verdict_table.picture_of(row), []).append(
+            f"{row['source']}: {row['claim']}"
+        )
+    assert set(panels.FIGURES) <= set(said)
+    for picture, figure in panels.FIGURES.items():
+        first = {next(p for p in figure.shows if re.search(p, words)) for words in said[picture]}
+        assert first == set(figure.shows), picture  # no pattern that no row has
+    shown = {verdict_table.shown_of(row, tmp_path) for row in rows}
+    cut = [path for path in shown if path.parent == tmp_path]
+    assert len(cut) > 60
+    for path in cut:  # white all around what is cut out, so nothing is cut through
+        picture, *numbers = path.stem.split("-")
+        whole = Image.open(verdicts.RESULTS / f"{picture}.png").convert("RGB")
+        ink = np.pad((np.asarray(whole) < panels.WHITE).any(axis=2), 2)
+        boxes = panels.panel_boxes(whole, panels.FIGURES[picture])
+        for x, y, right, bottom in (boxes[int(number) - 1] for number in numbers):
+            around = ink[y : bottom + 4, x : right + 4].copy()
+            around[2:-2, 2:-2] = False
+            assert not around.any(), path
+    whole = panels.Figure(1, 2, {"": (1,)})
+    with pytest.raises(ValueError, match=r"no gap between panels near 0\.50"):
+        panels.panel_boxes(Image.new("RGB", (100, 50), "black"), whole)
 
 
 def test_a_card_has_the_first_number_with_an_interval():
