@@ -124,8 +124,9 @@ for name, (k, *_) in zip(modes.names, modes.groups, strict=True):
     )
 
 # %% [markdown]
-# The formula is the lead paper's Eq. 13; it needs $a_0 < \rho < s/d$. It is right to some per cent
-# here; the modes come later than it says, as those learned before them share their hidden units.
+# The formula is the [lead paper](../references.md)'s Eq. 13; it needs $a_0 < \rho < s/d$. It is
+# right to some per cent here; the modes come later than it says, as those learned before them share
+# their hidden units.
 # Its error with 64 units, over 20 seeds and four levels
 # (`examples/paper/results/c_2_hierarchy.json`):
 #
@@ -265,4 +266,4 @@ print(fl.theory.bias_mode(lopsided, 1.0))
 
 # %% [markdown]
 # Next: [the bias to low rank](3-low-rank-bias.py). Sources: Saxe, McClelland and Ganguli (2019);
-# lead paper, Sec. 5 and Eq. 13.
+# [lead paper](../references.md), Sec. 5 and Eq. 13.
