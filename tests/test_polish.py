@@ -66,12 +66,18 @@ def test_a_minimum_among_many_is_the_one_near_by():
     assert 0.99 * nearest < point.moved < 2 * nearest
 
 
-def test_the_end_of_a_flow_is_polished_and_its_rate_is_the_least_curvature():
-    """Late in a flow the distance from its end decays at the least eigenvalue that is not 0."""
+@pytest.fixture(scope="module")
+def late():
+    """A task, and the networks of its flow at two times at which it has nearly ended."""
     rng = np.random.default_rng(5)
     task = fl.Task(rng.normal(size=(9, 2)), rng.normal(size=(9, 2)))
     network = fl.LinearNetwork.init(task, 3, 0.5, key=jax.random.key(1))
-    first, second = (fl.gradient_flow(network, task, t, rtol=1e-10).final for t in (36.0, 37.0))
+    return task, *(fl.gradient_flow(network, task, t, rtol=1e-10).final for t in (36.0, 37.0))
+
+
+def test_the_end_of_a_flow_is_polished_and_its_rate_is_the_least_curvature(late):
+    """Late in a flow the distance from its end decays at the least eigenvalue that is not 0."""
+    task, first, second = late
     point = fl.polish(second, task)
     assert point.converged
     assert point.index == 0

@@ -62,13 +62,19 @@ def warmed(name, t1=0.1, strength=0.0, since=0.0):
 FIRST = ("RKC", "RecycledBDF")
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in FIRST else pytest.param(n, marks=pytest.mark.slow) for n in SOLVERS]
+@pytest.fixture(
+    scope="module",
+    params=[n if n in FIRST else pytest.param(n, marks=pytest.mark.slow) for n in SOLVERS],
 )
-def test_heat_follows_the_matrix_exponential(name):
-    y, steps = warmed(name)
+def bar(request):
+    """The bar that has cooled, its steps, and the error that its solver may make."""
+    return *warmed(request.param), SOLVERS[request.param][1]
+
+
+def test_heat_follows_the_matrix_exponential(bar):
+    y, steps, error = bar
     exact = expm(0.1 * BAR) @ LUMP
-    assert np.linalg.norm(y - exact) < SOLVERS[name][1] * np.linalg.norm(exact)
+    assert np.linalg.norm(y - exact) < error * np.linalg.norm(exact)
     # A step of an ordinary explicit method is stable up to about 3.3 over the radius.
     assert 2 * int(steps) < 0.1 * 4 / SPACING**2 / 3.3
 
