@@ -135,10 +135,10 @@ def panel_boxes(whole: Image.Image, figure: Figure) -> list[Box]:
     top, bottom = round(figure.top * whole.height), round(figure.bottom * whole.height)
     ink = _ink(whole)[top:bottom]
     expected = [k / figure.columns for k in range(1, figure.columns)]
-    columns = itertools.pairwise(_gaps(ink.any(axis=0), expected, True))
+    columns = itertools.pairwise(_gaps(np.any(ink, axis=0), expected, True))
     found = []
     for left, right in columns:
-        lines = ink[:, left:right].any(axis=1)
+        lines = np.any(ink[:, left:right], axis=1)
         rows = itertools.pairwise(_gaps(lines, [figure.middle] * (figure.rows - 1), False))
         found.append([_inked(ink, (left, y, right, b)) for y, b in rows])
     return [
@@ -149,7 +149,7 @@ def panel_boxes(whole: Image.Image, figure: Figure) -> list[Box]:
 
 def _ink(picture: Image.Image) -> np.ndarray:
     """Return where pixels are not white."""
-    return (np.asarray(picture) < WHITE).any(axis=2)
+    return np.any(np.asarray(picture) < WHITE, axis=2)
 
 
 def _gaps(lines: np.ndarray, expected: list[float], first_gap: bool) -> list[int]:
