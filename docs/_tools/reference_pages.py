@@ -10,6 +10,7 @@ import pathlib
 import re
 from collections.abc import Iterator
 
+from _docstrings import link_lead_paper  # pyright: ignore
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
@@ -24,10 +25,14 @@ ENTRY = re.compile(r"<!-- \.\. (?:auto(?:function|class|exception)|py:data):: (\
 WORDS = "reference/index", "words-in-signatures"  # the page and the heading
 
 
+# Behind these a point ends no sentence.
+ABBREVIATED = "".join(rf"(?<!\b{word}\.)" for word in ("App", "Eq", "Eqs", "Fig", "Figs", "Sec"))
+
+
 def first_sentence(text: str) -> str:
     """A docstring's first sentence, on one line; of one that leads to a formula, its beginning."""
     paragraph = " ".join(text.split("\n\n")[0].split())
-    sentence = re.split(r"(?<=[.])\s+(?=[A-Z`])", paragraph)[0]
+    sentence = re.split(rf"{ABBREVIATED}(?<=[.])\s+(?=[A-Z`])", paragraph)[0]
     return sentence if sentence[-1:] in ".)" else f"{sentence.rpartition(':')[0] or sentence}."
 
 
@@ -60,6 +65,7 @@ class Names(SphinxDirective):
         body = nodes.tbody()
         for name, sentence in names_of(pathlib.Path(source).read_text()):
             body += self.row(name, sentence)
+        link_lead_paper(body, self.env.docname)
         group = nodes.tgroup("", *(nodes.colspec(colwidth=k) for k in (30, 70)), body, cols=2)
         return [nodes.table("", group, classes=["names"])]
 

@@ -38,7 +38,7 @@ HEAD = """\
 data-verdict="{outcome}" data-paper="{paper}" data-kind="{class}">
 <div class="verdict-said"><p class="verdict-badge">{outcome}</p>
 <p class="verdict-source">{source}</p>
-<p>{said}</p><p class="verdict-number">{before}<b>{number}</b></p></div>
+<p>{said}</p><p class="verdict-number">{before}{number}</p></div>
 """
 MORE = """\
 <details><summary>All numbers</summary>
@@ -51,6 +51,8 @@ NUMBER = re.compile(
     r"-?[\d.,]+(?:e-?\d+)? ?%?(?: ± [\d.]+(?:e-?\d+)?(?: \(\d+ seeds\))?"
     r"|(?: of \d+)? \([\d.]+ ?%? to [\d.]+ ?%\))"
 )
+# Where none has an interval: an error, a share, a percentage.
+BARE = re.compile(r"\d[\d.]*e-?\d+|\d[\d,]* of \d[\d,]*\d|\d[\d.]* ?%")
 PLACE = re.compile(r"\b(?:Fig\.|Eq\.) \d+[A-Z]?")
 # Where a sentence ends, or a part of it: not behind App., Fig., Eq., Sec.
 END = re.compile(r"(?:;|(?<!App)(?<!Fig)(?<!Figs)(?<!Eq)(?<!Eqs)(?<!Sec)\.) ")
@@ -173,8 +175,8 @@ def title(paper: str) -> str:
 
 
 def headline(measured: str) -> tuple[str, str]:
-    """The first number with an interval, and what stands before it in its sentence."""
-    found = NUMBER.search(measured)
+    """The first number with an interval, or without, and what stands before it in its sentence."""
+    found = NUMBER.search(measured) or BARE.search(measured)
     if not found:
         return shorten(measured, LONGEST), ""
     before = END.split(measured[: found.start()])[-1]
@@ -199,7 +201,8 @@ def picture_of(row: Mapping[str, str]) -> str:
 def card(row: Mapping[str, str]) -> tuple[str, str]:
     """A card as HTML, what stands before its picture and behind."""
     before, number = headline(row["measured"])
-    safe = {k: html.escape(v) for k, v in {**row, "before": before, "number": number}.items()}
+    safe = {k: html.escape(v) for k, v in {**row, "before": before}.items()}
+    safe["number"] = f"<b>{html.escape(number)}</b>" if number else ""
     said = f"<q>{safe['quote']}</q>" if row["quote"] else safe["claim"]
     moves = f"<p>{safe['moves']}</p>" if row["moves"] else ""
     return HEAD.format_map(safe | {"said": said}), MORE.format_map(

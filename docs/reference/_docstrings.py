@@ -88,7 +88,7 @@ class MarkdownDocstring(SphinxDirective):
         return document.children
 
 
-def link_lead_paper(document: nodes.document, page: str) -> None:
+def link_lead_paper(document: nodes.Element, page: str) -> None:
     """Lead from the words "lead paper" to its entry among the references."""
     for text in list(document.findall(nodes.Text)):
         if isinstance(text.parent, (nodes.literal, nodes.literal_block, nodes.reference)):

@@ -274,6 +274,7 @@ def test_the_verdicts_are_filtered(tab):
         ("Eq. 14", r"Eqs?\. .*14", r"Eq\. 140"),
         ("eq 1", r"Eqs?\. (\d+, |\d+ and )*1(?!\d)", None),
         ("t*", r"t\*", None),
+        ("linearization time", r"t\*", None),
     ],
 )
 def test_verdicts_are_found_by_what_people_type(tab, words, has, has_not):

@@ -158,6 +158,8 @@ def test_a_card_has_the_first_number_with_an_interval():
     assert headline("one; so in 9 of 10 (60% to 98%)") == ("so in ", "9 of 10 (60% to 98%)")
     assert headline("x. As App. B says, 0.2 ± 0.1") == ("As App. B says, ", "0.2 ± 0.1")
     assert headline("nothing of 3") == ("nothing of 3", "")
+    assert headline("exact: error 2.2e-08 over 32 hits") == ("exact: error ", "2.2e-08")
+    assert headline("so it is in 5 of 50") == ("so it is in ", "5 of 50")
     long = " ".join(["word"] * 60)
     assert headline(f"{long} 2 ± 1")[0].startswith("… word")
     assert len(headline(f"{long} 2 ± 1")[0]) < 125

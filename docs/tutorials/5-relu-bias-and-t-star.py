@@ -23,9 +23,9 @@
 #
 # A ReLU network is a gated network whose gates its own weights decide: a unit is on for a sample
 # where its preactivation $z = w \cdot x + c\, b$ is positive. If for some time every unit is on for
-# all samples or for none, the network *is* a linear one, as narrow as it has units on. The lead
-# paper's claim is that biases bring this about, early in training. This tutorial follows one
-# network there, to the **linearization time** $t^*$, and on.
+# all samples or for none, the network *is* a linear one, as narrow as it has units on. The
+# [lead paper](../references.md)'s claim is that biases bring this about, early in training. This
+# tutorial follows one network there, to the **linearization time** $t^*$, and on.
 
 # %%
 import jax

@@ -1,4 +1,6 @@
-"""C, second part: progressive differentiation on the hierarchy, and races of modes.
+"""C, second part: progressive differentiation on the hierarchy, and races of modes. See: broad
+levels of the tree are learned before fine ones (A), as small starts make sure (C); from some head
+start on a weaker mode wins (filled, D).
 
 Gradient flow of linear networks. The hierarchy (8 items, 15 features, no bias) from i.i.d. normal
 weights with 64 hidden units at variance 2e-4, and of two and three layers at several variances with

@@ -1,4 +1,6 @@
-"""C, third part: the low-rank simplicity bias of deep linear networks.
+"""C, third part: the low-rank simplicity bias of deep linear networks. See: from small starts the
+rank of deep products climbs in steps, and that of one layer does not (A); the deeper, the nearer to
+the best map of each rank (C).
 
 Gradient flow of one to four layers on three linear teachers. One has white inputs and four singular
 values apart (8 inputs and outputs): the plateaus and their ranks are looked at, from i.i.d. normal

@@ -1,4 +1,5 @@
-r"""C: deep linear networks in singular learning theory: the learning coefficient, measured.
+r"""C: deep linear networks in singular learning theory: the learning coefficient, measured. See:
+measured points lie on the closed form, the diagonal in the middle.
 
 The volume of weights with $K(W) = \frac12 \|W_L \cdots W_1 - W^*\|^2 < \epsilon$ goes as
 $\epsilon^\lambda (-\log \epsilon)^{m - 1}$, and the mean of K over the Gibbs measure

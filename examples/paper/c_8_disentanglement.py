@@ -1,4 +1,6 @@
-r"""C: disentanglement is not the default: rotated factors in linear and ReLU networks.
+r"""C: disentanglement is not the default: rotated factors in linear and ReLU networks. See: linear
+modes are disentangled where factors are not rotated (dashed), hidden units hardly more than random
+ones; the linear loss does not tell a rotation.
 
 Inputs and targets are $x = y = S R(\theta) z$: four independent factors z of variance 1, mixed by a
 rotation in the planes (1, 2) and (3, 4), and stretched by S. The factors take three values each, in

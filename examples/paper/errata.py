@@ -1,4 +1,6 @@
-r"""Errata of the papers: each formula as printed and in its right form, against a reference.
+r"""Errata of the papers: each formula as printed and in its right form, against a reference. See:
+formulas as printed (crosses) are off by the order of one, corrected ones (dots) lie left of the
+dotted line.
 
 What the scripts of the figures do not look at already: Eqs. 1, 2, 4, 6, 8-11, 17-22, 25, t* and
 Apps. D and E of the lead paper, the effective weights' Eq. 3 (L), and ReLU minus a bias (B). What

@@ -1,4 +1,5 @@
-r"""M Fig. 12: positions of the kinks over time.
+r"""M Fig. 12: positions of the kinks over time. See: most kinks move below zero early and stay
+there.
 
 Hierarchy task, gradient flow with exact walks, 64 hidden units, variance 2e-4, c = 1. The kink of
 unit j is at $k_j = -c\, b_j / \|w_j\|$ (Eq. 12 without its missing c); its picture is of seed 0.

@@ -1,4 +1,6 @@
-"""M Fig. 4: the linear solution with the units that are always on at t*, started at t*.
+"""M Fig. 4: the linear solution with the units that are always on at t*, started at t*. See: from
+the closed t* on the models lie on the ReLU network's curve, from the open one they part from it a
+little; the linear network from t = 0 does neither.
 
 Hierarchy task, c = 1, exact walks. At t* the always-on units are read from the log of gates, in
 both conventions (open: a sliding unit is not one of them, closed: it is; the text leaves that

@@ -1,4 +1,5 @@
-r"""M Prop. 1: the bias mode of one-hot inputs, and where it fails.
+r"""M Prop. 1: the bias mode of one-hot inputs, and where it fails. See: the bias mode (dotted) is
+the first at every c on the left, and only from some c on in the other two.
 
 Algebra and closed forms for many c and P; hitting times of the modes from gradient flow on the
 hierarchy task. The text assumes Eq. 4, simultaneous diagonalisation. For one-hot inputs that is

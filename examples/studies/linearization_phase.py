@@ -1,4 +1,6 @@
 r"""Phase diagram of linearization: from which bias strength c on do ReLU networks become linear?
+See: the measured boundary (white) runs beside the derived one (dotted), and over it all curves rise
+at one place.
 
     python examples/studies/linearization_phase.py [--quick] [--seeds 31] [--out FOLDER]
 

@@ -1,4 +1,5 @@
 r"""An order parameter of linearity: how far apart a ReLU network's modes are in what they lose.
+See: with c = 1 all modes are late by nearly one factor (A); the spread R falls with c (B).
 
     python examples/studies/order_parameter.py [--quick] [--out FOLDER]
 

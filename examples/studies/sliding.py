@@ -1,5 +1,6 @@
 r"""Sliding is descent's boundary layer: what descent reports where the flow slides, and t* from
-descent alone.
+descent alone. See: what the flow's sliding predicts lies on the diagonal with what descent does (B,
+C); t* of descent counted in windows comes to the flow's, of single steps it does not (D).
 
     python examples/studies/sliding.py [--quick] [--out FOLDER]
 
