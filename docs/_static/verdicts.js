@@ -12,8 +12,8 @@ document.addEventListener("DOMContentLoaded", () => {
 
   // "Fig. 3" is Fig. 3 and 3C, in "Fig. 2E, 3C" as well, and not Fig. 30. Other words are found
   // where one begins.
-  const patterns = (words) => {
-    const query = words.replace(/linearization times?/gi, "t*");
+  const patterns = (typed) => {
+    const query = typed.replace(/linearization times?/gi, "t*");
     const places = [...query.matchAll(PLACE)].map(
       ([, kind, number]) =>
         new RegExp(
