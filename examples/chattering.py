@@ -31,7 +31,8 @@ import matplotlib.pyplot as plt
 import flowlin as fl
 
 LAYERS = ("first", "second")
-RATES = {1e-2: "#56B4E9", 3e-3: "#CC79A7", 1e-3: "#CC79A7", 1e-4: "#004c6d"}  # and colours
+# Learning rates and their colours, the darker the smaller.
+RATES = dict(zip((1e-4, 1e-3, 3e-3, 1e-2), fl.plot.shades("descent", 4), strict=True))
 MARGIN = 0.35  # drawn before and after a slide, as a share of it
 
 
