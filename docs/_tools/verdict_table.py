@@ -52,7 +52,18 @@ NUMBER = re.compile(
     r"|(?: of \d+)? \([\d.]+ ?%? to [\d.]+ ?%\))"
 )
 # Where none has an interval: an error, a share, a percentage.
-BARE = re.compile(r"\d[\d.]*e-?\d+|\d[\d,]* of \d[\d,]*\d|\d[\d.]* ?%")
+BARE = re.compile(
+    r"(?<!from )(?<!variance )(?<!to )(?<![\d(.])"
+    r"(?:\d[\d.]*e-?\d+|\d[\d,]* of \d[\d,]*\d|\d[\d.]* ?%)"
+)
+# What decides on a claim, where that is not its first number: the words that it stands behind.
+DECIDING = {
+    "All networks with c > 0|shoots up early|gating units is small": r"c = 0\.01:",
+    "vast majority of kinks": r"half learned \(t = [^)]*\)\)",
+    "But for a slight shift of time": r"after one shift of .*?\) by ",
+    "one class converge while": r"over between classes .*?\) to ",
+    "Training organises": r"logits start .*?, end ",
+}
 PLACE = re.compile(r"\b(?:Fig\.|Eq\.) \d+[A-Z]?")
 # Where a sentence ends, or a part of it: not behind App., Fig., Eq., Sec.
 END = re.compile(r"(?:;|(?<!App)(?<!Fig)(?<!Figs)(?<!Eq)(?<!Eqs)(?<!Sec)\.) ")
@@ -174,9 +185,16 @@ def title(paper: str) -> str:
     return f"<i>{html.escape(found[1])}</i>" if found else "other works"
 
 
-def headline(measured: str) -> tuple[str, str]:
-    """The first number with an interval, or without, and what stands before it in its sentence."""
-    found = NUMBER.search(measured) or BARE.search(measured)
+def headline(measured: str, claim: str = "") -> tuple[str, str]:
+    """The number that decides on a claim, and what stands before it in its sentence.
+
+    It is the first with an interval, or without, if `DECIDING` has no other.
+    """
+    behind = next((words for said, words in DECIDING.items() if re.search(said, claim)), "")
+    start = re.search(behind, measured)
+    if start is None:
+        raise ValueError(f"`DECIDING`: no {behind!r} in what was measured for {claim!r}")
+    found = NUMBER.search(measured, start.end()) or BARE.search(measured, start.end())
     if not found:
         return shorten(measured, LONGEST), ""
     before = END.split(measured[: found.start()])[-1]
@@ -200,7 +218,7 @@ def picture_of(row: Mapping[str, str]) -> str:
 
 def card(row: Mapping[str, str]) -> tuple[str, str]:
     """A card as HTML, what stands before its picture and behind."""
-    before, number = headline(row["measured"])
+    before, number = headline(row["measured"], row["claim"] if row["class"] == "claim" else "")
     safe = {k: html.escape(v) for k, v in {**row, "before": before}.items()}
     safe["number"] = f"<b>{html.escape(number)}</b>" if number else ""
     said = f"<q>{safe['quote']}</q>" if row["quote"] else safe["claim"]

@@ -160,10 +160,27 @@ def test_a_card_has_the_first_number_with_an_interval():
     assert headline("nothing of 3") == ("nothing of 3", "")
     assert headline("exact: error 2.2e-08 over 32 hits") == ("exact: error ", "2.2e-08")
     assert headline("so it is in 5 of 50") == ("so it is in ", "5 of 50")
+    assert headline("drops from variance 2e-08: 4") == ("drops from variance 2e-08: 4", "")
+
     long = " ".join(["word"] * 60)
     assert headline(f"{long} 2 ± 1")[0].startswith("… word")
     assert len(headline(f"{long} 2 ± 1")[0]) < 125
     assert len(headline(long)[0]) < 125
+
+
+def test_the_number_of_a_card_is_that_which_decides():
+    rows = [row for row in verdict_table.records() if row["class"] == "claim"]
+    for said in verdict_table.DECIDING:
+        own = [row for row in rows if re.search(said, row["claim"])]
+        assert own
+        for row in own:
+            first, deciding = (verdict_table.headline(row["measured"], claim)[1]
+                               for claim in ("", row["claim"]))  # fmt: skip
+            assert first != deciding
+    (kinks,) = [row for row in rows if "vast majority" in row["claim"]]
+    assert verdict_table.headline(kinks["measured"], kinks["claim"])[1].startswith("0.769 ±")
+    with pytest.raises(ValueError, match="`DECIDING`: no"):
+        verdict_table.headline("nothing", kinks["claim"])
 
 
 def test_a_source_has_ten_lines_of_summary_at_most():
