@@ -120,7 +120,7 @@ def crop(path: pathlib.Path, panels: Panels) -> Image.Image:
         below.paste(whole.crop((0, start, *whole.size)), (0, start))
         parts.append(_inked(_ink(below), (0, start, *whole.size)))
     cut = [whole.crop((x - MARGIN, y - MARGIN, r + MARGIN, b + MARGIN)) for x, y, r, b in parts]
-    clean = [_without_neighbours(one, MARGIN) for one in cut]
+    clean = [_with_white_margin(one) for one in cut]
     sheet = Image.new(
         "RGB", (max(one.width for one in clean), sum(one.height for one in clean)), "white"
     )
@@ -188,9 +188,9 @@ def _extent(boxes: list[Box]) -> Box:
     return min(x), min(y), max(right), max(bottom)
 
 
-def _without_neighbours(cut: Image.Image, margin: int) -> Image.Image:
-    """Return a cut with a white margin, into which other panels may have reached."""
-    inside = cut.crop((margin, margin, cut.width - margin, cut.height - margin))
+def _with_white_margin(cut: Image.Image) -> Image.Image:
+    """Return a cut with its margin white, into which other panels may have reached."""
+    inside = cut.crop((MARGIN, MARGIN, cut.width - MARGIN, cut.height - MARGIN))
     sheet = Image.new("RGB", cut.size, "white")
-    sheet.paste(inside, (margin, margin))
+    sheet.paste(inside, (MARGIN, MARGIN))
     return sheet

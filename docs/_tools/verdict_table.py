@@ -4,6 +4,7 @@ The rows are those that `examples/paper/verdicts.py --quoted` writes, from the s
 What filters them is `_static/verdicts.js`; without it all cards stand there.
 """
 
+import functools
 import html
 import json
 import os
@@ -234,10 +235,15 @@ def shown_of(row: Mapping[str, str], folder: pathlib.Path) -> pathlib.Path:
     chosen = panels.panels_of(picture.stem, f"{row['source']}: {row['claim']}")
     if not chosen:
         return picture
+    return cut_out(picture, chosen, folder)
+
+
+@functools.cache
+def cut_out(picture: pathlib.Path, chosen: panels.Panels, folder: pathlib.Path) -> pathlib.Path:
+    """The file in a folder with the chosen panels of a picture, once in a build."""
     path = folder / f"{picture.stem}-{'-'.join(map(str, chosen))}.png"
-    if not path.exists() or path.stat().st_mtime < picture.stat().st_mtime:
-        folder.mkdir(parents=True, exist_ok=True)
-        panels.crop(picture, chosen).save(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    panels.crop(picture, chosen).save(path)
     return path
 
 
@@ -245,8 +251,9 @@ class VerdictTable(SphinxDirective):
     """`verdict-table`: the summaries, the controls, the cards."""
 
     def run(self) -> list[nodes.Node]:
-        for path in pathlib.Path(verdicts.RESULTS).glob("*.json"):
-            self.env.note_dependency(str(path))
+        for kind in ("json", "png"):
+            for path in verdicts.RESULTS.glob(f"*.{kind}"):
+                self.env.note_dependency(str(path))
         rows = records()
         cards = [node for row in rows for node in self.card(row)]
         return [nodes.raw("", summaries(rows) + controls(rows), format="html"), *cards]

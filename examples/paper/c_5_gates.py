@@ -1,6 +1,6 @@
 """C, fifth part: what gated, globally gated, ReLU and linear networks learn of one task. See: gates
-that know the context learn the task (left); what all contexts share carries over to pairs held out,
-what is one context's own does not (black and pink, middle).
+that know the context learn the task (left); with them what all contexts share carries over to pairs
+held out, what is one context's own does not (black and pink, middle).
 
 A contextual task (`_contexts.py`) of which some pairs of item and context are held out: a gated
 deep linear network with a pathway for all contexts and one for each (Saxe, Sodhani and Lewallen

@@ -1,6 +1,6 @@
 """M Fig. 9 (W Fig. 5): biases on both layers, on the hierarchy task and on XOR. See: solid lines,
-with biases on both layers, stay together until the linear task is learned; dashed ones, without,
-part before.
+with biases on both layers, stay close until the linear task is learned; dashed ones, without, part
+before.
 
 Gradient flow with exact walks, 64 hidden units, variance 2e-4, c = 1. Whether the readout's bias is
 multiplied by c is not said; at c = 1 it makes no difference. At the paper's variance the four

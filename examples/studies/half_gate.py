@@ -1,5 +1,6 @@
 r"""The half-gate law: how much later than a linear network a ReLU network learns each mode. See:
-over variance and width the gate lies near one half; at the smallest bias it does not.
+the gate lies near one half over the variance, and over the width from 32 units on; at the smallest
+bias it does not.
 
     python examples/studies/half_gate.py [--quick] [--seeds 40] [--out FOLDER]
 

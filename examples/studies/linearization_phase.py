@@ -23,11 +23,11 @@ Phi^-1(2^(-1/P)), and a quarter of all units, half of those that grow, where
 which for c well below m is c* = sqrt(z m^(3/2)) (v H / (2 |mean y|))^(1/4): the boundary goes to
 zero with the initial weights, as the fourth root of variance and width.
 
-Found, in 10,075 runs (`--seeds 31`, half an hour on two cores): the exponent of the
+Found, in 10,075 runs (`--seeds 31`, a quarter to half an hour on two cores): the exponent of the
 variance is 0.253 [0.248, 0.258] over five decades, that of the width 0.356 [0.317, 0.406] from 16
 units on and 0.299 [0.246, 0.355] from 32: the law does not hold in narrow networks. c* is 1.30
 (open) and 0.89 (closed) times the derived one; with that factor, held-out widths, variances and a
-smaller tree are met to 9 %. The early phase of each network puts the boundary at 0.7 of the
+smaller tree are met to 8 %. The early phase of each network puts the boundary at 0.7 of the
 measured one.
 """
 
