@@ -80,6 +80,8 @@ def test_that_no_rate_suffices_is_told(scalar, quadratic):
     assert [row["quantity"] for row in none.table()] == ["parameters", "function", "loss", "events"]
     with pytest.raises(ValueError, match="`max_steps` = 1 is too small"):
         scalar(max_steps=1)
+    with pytest.raises(ValueError, match=r"`t1` takes 1e\+308 steps"):
+        scalar(t1=1e308)  # before a flow is computed, which would not end
 
 
 @pytest.mark.slow

@@ -158,6 +158,12 @@ def _descend_beside_flow(
 
 
 @eqx.filter_jit
+def _initial_sharpness(run: Descent) -> Array:
+    """Return the spectral radius of the Hessian at the start, gates fixed; a lower bound."""
+    return _next_radius(run, run.network.parameters, _first_radius(run))[1]
+
+
+@eqx.filter_jit
 def _largest_sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
     """Return the largest spectral radius of the Hessian at 129 times in [0, t1], gates fixed.
 
@@ -166,18 +172,39 @@ def _largest_sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
     dense = flow.dense
     assert dense is not None
 
-    def next_radius(carry: PyTree, t: Array) -> tuple[PyTree, Array]:
-        product = run.objective.hessian_product(run.network, as_tree(dense.evaluate(t)))
-        nothing = jax.tree.map(jnp.zeros_like, carry[0])
-        vector, old = carry
-        found = spectral_radius(product, nothing, nothing, vector, old, SHARPNESS_ITERATIONS, "lax")
-        return found[:2], found[1]
+    def next_row(carry: tuple[PyTree, Array], t: Array) -> tuple[tuple[PyTree, Array], Array]:
+        found = _next_radius(run, dense.evaluate(t), carry)
+        return found, found[1]
 
-    dtype = run.network.dtype
-    start = direction(run.network.parameters), jnp.zeros((), dtype)
-    return jnp.max(
-        lax.scan(next_radius, start, t1 * jnp.linspace(0, 1, COMPARISON_ROWS + 1, dtype=dtype))[1]
-    )
+    times = t1 * jnp.linspace(0, 1, COMPARISON_ROWS + 1, dtype=run.network.dtype)
+    return jnp.max(lax.scan(next_row, _first_radius(run), times)[1])
+
+
+def _first_radius(run: Descent) -> tuple[PyTree, Array]:
+    """Return what a power iteration begins with: a direction, and no radius known."""
+    return direction(run.network.parameters), jnp.zeros((), run.network.dtype)
+
+
+def _next_radius(
+    run: Descent, parameters: PyTree, last: tuple[PyTree, Array]
+) -> tuple[PyTree, Array]:
+    """Return the Hessian's leading direction and spectral radius there, from those nearby."""
+    product = run.objective.hessian_product(run.network, as_tree(parameters))
+    nothing = jax.tree.map(jnp.zeros_like, last[0])
+    return spectral_radius(product, nothing, nothing, *last, SHARPNESS_ITERATIONS, "lax")[:2]
+
+
+def _edge_of_stability(
+    sharpness: float, t1: float, tau: float, max_steps: int
+) -> tuple[float, int]:
+    """Return the rate 2 / sharpness and its number of steps to t1; raise if there are too many."""
+    edge = 2 / sharpness if sharpness > 0 else math.inf
+    if t1 / tau > max_steps * edge:
+        raise ValueError(
+            f"`max_steps` = {max_steps} is too small: at the edge of stability, eps = {edge:.3g}, "
+            f"descent to `t1` takes {t1 / (tau * edge):.3g} steps."
+        )
+    return edge, max(1, math.ceil(t1 / (tau * edge)))
 
 
 def _event_times(log: EventLog, names: set[str]) -> dict[tuple, list[float]]:
@@ -358,19 +385,14 @@ def largest_learning_rate(
     if any(watch.terminate for watch in run.observers.observer.watches):
         raise ValueError("`events` must not end the run; pass them with `terminate=False`.")
     run = replace_fields(run, observers=DescentObserver(run.observers.observer))
+    # A flow too long for `max_steps` is told before it is computed, where its start shows it.
+    _edge_of_stability(float(_initial_sharpness(run)), t1, tau, max_steps)
     flow = gradient_flow(
         network, task, t1 * (1 + 2 * within) if events else t1, loss=loss, tau=tau,
         weight_decay=weight_decay, events=events, kinks=kinks, solver=solver, rtol=rtol, dense=True,
     )  # fmt: skip
     _require_motion(network, flow, run)
-    sharpness = float(_largest_sharpness(run, flow, t1))
-    edge = 2 / sharpness if sharpness > 0 else math.inf
-    first = max(1, math.ceil(t1 / (tau * edge)))
-    if first > max_steps:
-        raise ValueError(
-            f"`max_steps` = {max_steps} is too small: at the edge of stability, eps = {edge:.3g}, "
-            f"descent takes {first} steps."
-        )
+    edge, first = _edge_of_stability(float(_largest_sharpness(run, flow, t1)), t1, tau, max_steps)
     bar = tqdm_bar(None, unit="run") if progress else None
 
     def count_and_measure(steps: int) -> "_RateErrors":
