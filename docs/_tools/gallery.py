@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import pathlib
 import re
 
@@ -48,8 +49,15 @@ def first_paragraph(script: pathlib.Path) -> str:
 
 
 def caption(picture: pathlib.Path, script: pathlib.Path) -> str:
-    """What a script says of a picture: first, or of the function that draws one of its others."""
+    """What a script says of a picture: first, or of the function that draws one of its others.
+
+    Of a picture of one problem of a benchmark, by what title its results call the problem.
+    """
     ending = picture.stem[len(script.stem) :]
+    results, named = picture.with_name(f"{script.stem}.json"), ending.replace("_", "")
+    for entry in json.loads(results.read_text()) if ending and results.is_file() else ():
+        if isinstance(entry, dict) and re.sub("[ =]", "", entry.get("problem", "")) == named:
+            return f"Error against work: {entry['title']}. Left is better."
     for node in ast.parse(script.read_text()).body if ending else ():
         if isinstance(node, ast.FunctionDef) and node.name == f"draw{ending}":
             return " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())

@@ -102,6 +102,10 @@ def test_every_picture_has_a_script():
             for name in ("", "_offset")}  # fmt: skip
     assert said[""] == gallery.first_paragraph(script)
     assert said["_offset"].startswith(r"Offset XOR: at one $\Delta$ the spread R")
+    pictures = (ROOT / "benchmarks/results").glob("peers*.png")
+    peers = {gallery.caption(p, ROOT / "benchmarks/peers.py") for p in pictures}
+    assert len(peers) == 7
+    assert all(text.startswith("Error against work: ") for text in peers)
     with pytest.raises(ValueError, match=r"no script .* has a name that none\.png begins with"):
         gallery.script_of(pathlib.Path("none.png"), ROOT / "examples")
 
