@@ -1,4 +1,4 @@
-"""The linearization time t* and the modes' hitting times, as flow, closed form and descent.
+"""The linearization time t* and the modes' hitting times of one seed: flow, closed form, descent.
 
     python examples/linearization_time.py                    the lead paper's semantic tree
     python examples/linearization_time.py --task mnist       the same on real images
