@@ -186,6 +186,20 @@ def test_what_users_write_themselves_sees_the_arrays_of_a_network(how):
     jax.eval_shape(lambda n: fl.gradient_flow(n, TASK, 1.0, **how).end, network(LINEAR))
 
 
+def test_a_log_has_less_room_where_it_cannot_grow():
+    """Under `jit` diffrax copies all of it in every step."""
+
+    def room(hidden, **how):
+        start = RELU.init(TASK, hidden, 0.1, key=jax.random.key(0))
+        how = {"kinks": fl.ExactKinks(), **how}
+        return jax.eval_shape(lambda n: fl.gradient_flow(n, TASK, 1.0, **how).events.time, start)
+
+    pairs = TASK.samples * 400
+    assert room(3).shape == (4096,)
+    assert room(400).shape == (8 * pairs,)
+    assert room(3, max_events=5).shape == (5,)
+
+
 MOST_KERNELS = 620
 
 

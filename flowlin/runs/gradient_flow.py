@@ -23,7 +23,7 @@ from flowlin._tools.arrays import (
 from flowlin._tools.numerics import SMALL_TREE, catch_forward_mode, reverse_only
 from flowlin._tools.printing import Progress
 from flowlin.engine.integrate import Budget, FlowRun
-from flowlin.engine.kinks.kink_policies import AbstractKinks, AveragedKinks, walk_cost
+from flowlin.engine.kinks.kink_policies import AbstractKinks, AveragedKinks, pair_count, walk_cost
 from flowlin.engine.kinks.walk import ExactWalk
 from flowlin.engine.method import Choice, Method, choose_method, validate_tolerances
 from flowlin.engine.mode_frame import problem_in_modes
@@ -48,9 +48,11 @@ from flowlin.runs.progress import SILENT_METER, clock_pauses, progress_meter
 from flowlin.runs.rate_warning import warn_past_edge
 from flowlin.runs.run import AbstractPause, Outset, drive_run
 from flowlin.runs.run_options import (
+    DEFAULT_MAX_EVENTS,
     check_options,
     check_time_constants,
     decay_of,
+    event_limit_of,
     initial_capacity,
     progress_argument,
     require_ending,
@@ -104,7 +106,7 @@ def gradient_flow(
     atol: float | None = None,
     stepsize_controller: diffrax.AbstractAdaptiveStepSizeController | None = None,
     max_steps: int | None = 2**20,
-    max_events: int = 2**16,
+    max_events: int | None = None,
     adjoint: diffrax.AbstractAdjoint = diffrax.RecursiveCheckpointAdjoint(),
     progress: Progress | diffrax.AbstractProgressMeter = False,
     checkpoint: PathLike | None = None,
@@ -182,7 +184,9 @@ def gradient_flow(
       number w, and what is smaller than `atol` is not controlled.
     - `stepsize_controller`: an adaptive one of diffrax in place of `rtol` and `atol`, such as
       `diffrax.PIDController(rtol=1e-6, atol=1e-8, dtmax=0.1)`.
-    - `max_steps`, `max_events`: where to give up; `max_steps=None` is 2^30, in effect no limit.
+    - `max_steps`, `max_events`: where to give up; `max_steps=None` is 2^30, in effect no limit, and
+      `max_events=None` is 2^16. Under `jit` and `vmap`, where all of a log's room is copied in
+      every step, it is 8 for each watched component (a pair, a mode), and at least 4096.
     - `adjoint`: how derivatives are taken; the default is reverse mode, `diffrax.ForwardMode()`
       for `jax.jvp`. Reverse mode keeps about sqrt(2 `max_steps`) checkpoints, each with the
       parameters and the log: give it `max_steps` and `max_events` near to what the run needs.
@@ -228,12 +232,15 @@ def gradient_flow(
         t1=as_dtype(cast(ArrayLike, t1), network.dtype),
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
         progress_meter=SILENT_METER,
-        capacity=initial_capacity(watches, max_events),
+        capacity=initial_capacity(watches, max_events or DEFAULT_MAX_EVENTS),
         reference=_origin_of_flow(task, loss, choice, solver is None and not dense),
         in_modes=in_modes,
     )
-    limits, edge_known = Limits(cast(int, max_steps), max_events), warn_past_edge(run)
-    if is_traced(run):
+    traced, edge_known = is_traced(run), warn_past_edge(run)
+    components = sum(watch.channel.size for watch in watches)
+    components += pair_count(network, task) if method.kinks.walks else 0
+    limits = Limits(cast(int, max_steps), event_limit_of(components, max_events, traced))
+    if traced:
         flow = _trace_flow(run, dense, limits, progress, checkpoint)
     else:
         flow = drive_run(_flow_outset(run, dense, limits, progress, checkpoint), limits)

@@ -98,6 +98,23 @@ def validate_times(t1: Any, ts: Any) -> PyTree:
     return times
 
 
+DEFAULT_MAX_EVENTS = 2**16  # at which a run gives up that is not told when
+LEAST_TRACED_EVENTS = 2**12  # the same under `jit` and `vmap`, and for each watched component:
+TRACED_EVENTS_PER_COMPONENT = 8  # a pair of a walk has some half an event, and hardly ever more
+
+
+def event_limit_of(components: int, max_events: int | None, traced: bool) -> int:
+    """Return the number of events at which a run gives up that watches so many components.
+
+    Under `jit` and `vmap` a log cannot grow. diffrax selects between the logs before and after
+    every step, to roll back what a rejected one logged, and so all of their room is copied.
+    """
+    if max_events is not None:
+        return max_events
+    expected = max(LEAST_TRACED_EVENTS, TRACED_EVENTS_PER_COMPONENT * components)
+    return min(DEFAULT_MAX_EVENTS, expected) if traced else DEFAULT_MAX_EVENTS
+
+
 def initial_capacity(watches: Sequence[Watch], max_events: int) -> int:
     """Return the room of the first event logs, which grow where that is not enough."""
     components = sum(watch.channel.size for watch in watches)
