@@ -22,7 +22,11 @@ ROOT = pathlib.Path(__file__).resolve().parent
 HOME = ROOT / ".venv"
 # Two at once, a file's tests on one core since they share programs, the files in order of names.
 PYTEST = ["-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
-FIRST_TIER = ["-m", "not slow", "--durations", "10"]  # an `-m` among the options overrides this one
+PYTEST += ["--durations", "10"]
+# The first tier checks shapes and types of all arguments within the library. The second runs the
+# library as users do, without, which takes a tenth less.
+TYPES = ["--jaxtyping-packages=flowlin,beartype.beartype"]
+FIRST_TIER = ["-m", "not slow", *TYPES]  # an `-m` among the options overrides this one
 BIN = HOME / ("Scripts" if os.name == "nt" else "bin")
 STRICT = ["--nitpicky", "--fail-on-warning", "--keep-going", "--quiet"]
 
@@ -57,7 +61,9 @@ def main() -> int:
         case ["main", *options]:
             commands = [[python, "examples/linearization_time.py", *options]]
         case ["test", "--all", *options]:
-            commands = [[python, *PYTEST, "--durations", "10", *options]]
+            commands = [[python, *PYTEST, *TYPES, *options]]
+        case ["test", "-m", "slow", *options]:
+            commands = [[python, *PYTEST, "-m", "slow", *options]]
         case ["test", *options]:
             commands = [[python, *PYTEST, *FIRST_TIER, *options]]
         case ["docs"]:

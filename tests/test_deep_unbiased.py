@@ -14,8 +14,9 @@ from tests.test_walk import exact
 
 END, SAMPLES = 10.0, 4
 # One to five units in one to three hidden layers; the first is of the first tier, too. A shape is
-# a program of 45 s of compiling: `benchmarks/deep_walk.py --shapes` has others.
+# a program of up to 40 s of compiling: `benchmarks/deep_walk.py --shapes` has others.
 SHAPES = ("1-1-1-1", "1-2-1-2-1", "2-2-2-1", "1-3-2-2", "3-5-1")
+TRACED = SHAPES[1:4]
 
 
 def draw(shape, seed):
@@ -63,13 +64,29 @@ def ends_of_descent(draws, rate):
     return [flattened(weights, k) for k in range(len(draws))]
 
 
+def walk(network, task):
+    """The walk of a draw, whatever comes of it."""
+    return exact(network, task, END, 1e-9, throw=False)
+
+
+@jax.jit
+def traced_walk(network, task):
+    """The same in one program for all draws of a shape.
+
+    Outside of `jit` a run whose pairs are at their kinks at the start has another than one whose
+    pairs are not. Where others have compiled both, or with one hidden layer, that is less.
+    """
+    kinks = fl.ExactKinks(slots=16)
+    return fl.gradient_flow(network, task, END, kinks=kinks, rtol=1e-9, throw=False)
+
+
 def has_branch(flow):
     """Whether the log says that the walk is one of several; with one layer it never is."""
     names = [channel.name for channel in flow.events.channels]
-    return "branch" in names and len(flow.events.select("branch")) > 0
+    return "branch" in names and bool(np.any(np.isfinite(flow.events.select("branch").time)))
 
 
-def silently_off(shape, seeds):
+def silently_off(shape, seeds, walk=walk):
     """Draws that end elsewhere than descent without a word; distances of those that follow.
 
     Descent comes nearer in proportion to its rate, but for the fraction of a step at which it
@@ -77,7 +94,7 @@ def silently_off(shape, seeds):
     must leave less than a tenth.
     """
     some = [draw(shape, seed) for seed in seeds]
-    flows = [exact(network, task, END, 1e-9, throw=False) for network, task in some]
+    flows = [walk(network, task) for network, task in some]
     slow, fast = (ends_of_descent(some, rate) for rate in (1e-3, 1e-4))
     silent, distances = [], []
     for k, flow in enumerate(flows):
@@ -111,7 +128,7 @@ def test_no_walk_is_silently_elsewhere(first_draws):
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_walk_of_many_is_silently_elsewhere(shape):
-    silent, distances = silently_off(shape, range(20, 80))
+    silent, distances = silently_off(shape, range(20, 80), traced_walk if shape in TRACED else walk)
     assert not silent
     assert len(distances) > 40
     slow, fast = np.sum(distances, axis=0)
