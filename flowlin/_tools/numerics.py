@@ -48,6 +48,7 @@ def dtype_rounding(dtype: DTypeLike) -> Rounding:
     return FLOAT64 if dtype == jnp.float64 else FLOAT32
 
 
+@jax.jit
 def decay_integral(rate: Array, t: Array) -> Array:
     """Integrate exp(-rate s) over s from 0 to t: (1 - exp(-rate t)) / rate.
 
@@ -68,6 +69,7 @@ def decay_integral(rate: Array, t: Array) -> Array:
     return jnp.where(forever, jnp.where(still, jnp.inf, exact), jnp.where(tiny, series, exact))
 
 
+@jax.jit
 def log_growth(rate: Array, q: Array) -> Array:
     """Return log(1 + rate q) / rate, the inverse of expm1(rate t) / rate; it is q at rate = 0."""
     x = rate * q
@@ -79,6 +81,7 @@ def log_growth(rate: Array, q: Array) -> Array:
     return jnp.where(tiny, series, exact)
 
 
+@jax.jit
 def safe_sqrt(square: Array) -> Array:
     """Take the square root, with derivative zero at zero: for even functions of the root."""
     info = jnp.finfo(square.dtype)
@@ -86,6 +89,7 @@ def safe_sqrt(square: Array) -> Array:
     return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, square)))
 
 
+@jax.jit
 def hypot(x: Array, y: Array) -> Array:
     """Return sqrt(x^2 + y^2) without overflow or underflow, with derivative zero at the origin."""
     # The result does not depend on the scale, so neither do its derivatives.
@@ -94,6 +98,7 @@ def hypot(x: Array, y: Array) -> Array:
     return scale * safe_sqrt((x / scale) ** 2 + (y / scale) ** 2)
 
 
+@jax.jit
 def safe_divide(numerator: Array, denominator: Array, otherwise: ArrayLike) -> Array:
     """Divide, and return `otherwise` (without a derivative) where the denominator is zero."""
     zero = denominator == 0

@@ -25,6 +25,7 @@ from flowlin._tools.arrays import (
     Parameters,
     PathLike,
     data_frame,
+    first_rows,
     is_traced,
     repeat_as_rows,
     replace_fields,
@@ -450,7 +451,7 @@ def trim_run(run: Trajectory) -> Trajectory:
         return run
     kept = int(np.sum(np.isfinite(np.asarray(run.ts))))
     if kept < run.ts.shape[0]:
-        run = run.with_rows(lambda a: a[:kept])
+        run = run.with_rows(lambda rows: jax.device_put(first_rows(rows, kept)))
     events = EventLog.without_padding(run.events)  # a bound method would be a tree
     return run if events is run.events else replace_fields(run, events=events)
 

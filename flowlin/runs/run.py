@@ -82,7 +82,10 @@ def drive_run(outset: Outset, limits: Limits) -> Trajectory:
             for pause in pauses:
                 if is_paused(flow, limits):
                     run, flow = pause.on_pause(run, flow, limits)
-            start, larger, ahead = flow.continuation, run, None
+            start = flow.continuation
+            # A segment that was taken again ends before the step that needs more slots.
+            grows = ahead is not None and is_paused(flow, limits)
+            larger, start, ahead = _with_more_slots(run, start) if grows else (run, start, None)
         for pause in pauses:
             flow = pause.on_end(run, flow)
     except (KeyboardInterrupt, Exception) as error:

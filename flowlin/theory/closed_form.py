@@ -81,23 +81,25 @@ def closed_form(
     names = inspect.signature(function).parameters
     words = {name: ({**RANGES, **ranges}).get(name, real_array) for name in names}
     single = tuple(name for name, word in words.items() if getattr(word, "single", False))
-    return checked(elementwise(function, axes=axes, single=single), **words)
+    return checked(_call_without_nan(function, function, axes, single), **words)
 
 
-def elementwise(
-    function: Any = None,
-    /,
-    *,
-    axes: dict[str, int] | None = None,
-    single: tuple[str, ...] = (),
-) -> Any:
+def elementwise(function: Any = None, /, *, axes: dict[str, int] | None = None) -> Any:
     """Decorate a formula of arrays that broadcast: NaN where one of its numbers is.
 
     `axes` are the last axes of an argument that do not broadcast, such as 1 of a vector: a NaN
-    among them is one of the whole. `single` arguments are no arrays.
+    among them is one of the whole. A formula is one program for each shape, where JAX would make
+    one of each of its operations.
     """
     if function is None:
-        return functools.partial(elementwise, axes=axes, single=single)
+        return functools.partial(elementwise, axes=axes)
+    return _call_without_nan(function, jax.jit(function), axes, ())
+
+
+def _call_without_nan(
+    function: Any, program: Any, axes: dict[str, int] | None, single: tuple[str, ...]
+) -> Any:
+    """Wrap a formula, which `program` calls, as `elementwise`; `single` arguments are no arrays."""
     signature, own = inspect.signature(function), axes or {}
     several = [name for name in signature.parameters if name not in single]
     if 2 in own.values():  # a formula of matrices takes time alone as an array
@@ -116,14 +118,14 @@ def elementwise(
         bound.arguments.update(given)
         unknown = [name for name, value in given.items() if _may_be_nan(value)]
         if not unknown:
-            return function(*bound.args, **bound.kwargs)
+            return program(*bound.args, **bound.kwargs)
         nan = jnp.zeros(shape, bool)
         for name in unknown:
             missing = jnp.isnan(given[name])
             bound.arguments[name] = jnp.where(missing, NAN_STAND_IN, given[name])
             missing = jnp.any(missing, axis=tuple(range(-own.get(name, 0), 0)))
             nan |= jnp.broadcast_to(missing, shape)
-        found = function(*bound.args, **bound.kwargs)
+        found = program(*bound.args, **bound.kwargs)
         return jax.tree.map(lambda one: restore_nan(nan, one), found)
 
     return call_form
