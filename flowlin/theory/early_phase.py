@@ -282,7 +282,7 @@ def early_phase(
     _require_early_network(network, task, loss)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     tau = jnp.asarray(tau, network.dtype)
-    flow = OneLayerFlow(network, task, LinearizedLoss(loss), tau)
+    flow = eqx.filter_jit(OneLayerFlow)(network, task, LinearizedLoss(loss), tau)
     walked, t1 = _walk_to_end(flow, t1, min(slots, task.samples), max_pieces)
     found = EarlyPhase(
         *_describe_start(flow, walked.pieces),

@@ -168,7 +168,7 @@ class Rectified:
         problem = self._run_problem
         network = problem.network
         assert isinstance(network, ReLUNetwork)
-        gated = OneLayerFlow(
+        gated = eqx.filter_jit(OneLayerFlow)(
             network, self.task, problem.loss, problem.time_constants, problem.decay
         )
         return gated, slots_needed(gated, self.history)
