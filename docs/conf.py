@@ -90,6 +90,7 @@ html_css_files = ["flowlin.css"]
 html_js_files = ["verdicts.js"]
 html_math_renderer = "katex"
 html_copy_source = False
+html_domain_indices = False  # of modules within the library
 html_show_sphinx = False
 copybutton_prompt_text = ">>> |\\.\\.\\. |\\$ "
 copybutton_prompt_is_regexp = True

@@ -127,6 +127,18 @@ PAIRS = {
 
 
 @pytest.mark.slow
+def test_runs_that_an_event_ends_at_other_rows_compile_nothing():
+    def ended(level):
+        end, ts = fl.LossBelow(level, terminate=True), np.linspace(0, 6, 13)
+        return fl.gradient_flow(network(LINEAR), TASK, 6.0, ts=ts, events=end)
+
+    first = ended(0.45)
+    many, later = programs(lambda: ended(0.4))
+    assert len(first.ts) < len(later.ts) < 13
+    assert many == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 def test_other_numbers_compile_nothing(pair):
     first, second = PAIRS[pair]
