@@ -125,8 +125,9 @@ def test_code_that_was_never_run_is_told(tmp_path):
 
 def test_the_changelog_is_sorted_in_lines():
     text = (DOCS.parent / "CHANGELOG.md").read_text()
-    latest = text.partition("## Unreleased\n")[2].partition("\n## ")[0]
+    latest, *older = re.split(r"^## .*\n", text, flags=re.M)[1:]
     assert re.findall(r"^### (.*)", latest, re.M) == ["Breaking", "Added", "Fixed"]
-    lines = [line for line in latest.splitlines() if line and line[0] != "#"]
-    assert [line for line in lines if not line.startswith("- ") or len(line) > 150] == []
+    for version in (latest, *older):
+        lines = [line for line in version.splitlines() if line and line[0] != "#"]
+        assert [line for line in lines if not line.startswith("- ") or len(line) > 150] == []
     assert re.match(r"\s*### Breaking", latest)
