@@ -32,7 +32,8 @@ from flowlin._tools.printing import (
     print_by,
     shorten_text,
 )
-from flowlin.engine.kinks.one_layer import OneLayerFlow, initial_sides
+from flowlin.engine.kinks.one_layer import OneLayerFlow
+from flowlin.engine.kinks.one_layer_switching import initial_sides
 from flowlin.engine.kinks.sides import ON, RESOLVED
 from flowlin.networks.base import require_task_fit
 from flowlin.networks.network_kinds import AbstractNetwork, ReLUNetwork

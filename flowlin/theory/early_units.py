@@ -27,9 +27,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flowlin._tools.arrays import Parameters
 from flowlin._tools.numerics import while_loop
-from flowlin.engine.kinks.one_layer import (
-    FixedSides,
-    OneLayerFlow,
+from flowlin.engine.kinks.one_layer import FixedSides, OneLayerFlow
+from flowlin.engine.kinks.one_layer_switching import (
     PointState,
     choose_unit_sides,
     initial_sides,

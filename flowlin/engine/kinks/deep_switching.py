@@ -43,7 +43,7 @@ from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks import unfed
 from flowlin.engine.kinks.blow_up import descend_from
 from flowlin.engine.kinks.deep_flow import DeepFlow, FullPass
-from flowlin.engine.kinks.one_layer import side_from_signal
+from flowlin.engine.kinks.one_layer_switching import side_from_signal
 from flowlin.engine.kinks.sides import (
     NO_SIDES,
     NO_SLOTS,

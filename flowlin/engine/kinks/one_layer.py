@@ -6,26 +6,19 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
-from flowlin._tools.arrays import Parameters, prepend_constant, replace_fields
-from flowlin._tools.numerics import dtype_rounding, flatten_like, while_loop
+from flowlin._tools.arrays import Parameters, prepend_constant
+from flowlin._tools.numerics import dtype_rounding, flatten_like
 from flowlin.engine.kinks.sides import (
-    NO_SIDES,
-    NO_SLOTS,
     OFF,
-    ON,
     RESOLVED,
     SLIDING,
-    AbstractSwitching,
     Hyperplanes,
-    Piece,
     Sides,
-    minimise_in_box,
     rows_in_slots,
     slide_constraint,
     slots_of,
 )
 from flowlin.networks.network_kinds import ReLUNetwork
-from flowlin.record.buffer import EventBuffer
 from flowlin.tasks.task import Task
 from flowlin.training.loss import Loss
 from flowlin.training.objective import Decay, add_decay
@@ -274,179 +267,6 @@ class OneLayerFlow(eqx.Module):
 def by_unit(matrices: Float[Array, "H n m"], vectors: Float[Array, "H m"]) -> Float[Array, "H n"]:
     """Multiply every unit's vector by its matrix; on a CPU faster as a product than as a sum."""
     return jnp.einsum("hnm,hm->hn", matrices, vectors, precision="highest")
-
-
-# ---- Sides of the units of one hidden layer after an event: Filippov's rule.
-
-
-class PointState(eqx.Module):
-    """The point at which sides are chosen: all that the choice reads, for all units."""
-
-    codes: Int[Array, "H P"]
-    drive: Float[Array, "H P"]
-    kink_drive: Float[Array, "H P"]  # C of each kink
-    at_kink: Bool[Array, "H P"]  # |z| may be rounding
-    nearer_bound: Bool[Array, "H P"]  # u is nearer to its bound than to zero
-    drift: Float[Array, "H N"] | None  # as `OneLayerFlow.drift`
-    rests: Bool[Array, "H P"]  # as in `Sides`
-
-
-def point_state(flow: OneLayerFlow, parameters: Parameters, sides: Sides) -> PointState:
-    """Return the situation at these parameters, with the sides up to now."""
-    parameters = lax.stop_gradient(parameters)
-    frozen = lax.stop_gradient(flow.fix_sides(sides))
-    forces: Forces = flow.forces_at(parameters, frozen.gates)
-    u, bound = flow.slide_and_bound(parameters, forces, frozen)
-    strength = flow.kinks.kink_drive(forces.drive)
-    near = jnp.abs(forces.z) <= flow.z_rounding(parameters)
-    return PointState(
-        codes=sides.codes,
-        drive=forces.drive,
-        kink_drive=strength,
-        at_kink=near,
-        nearer_bound=2 * u > bound,
-        drift=flow.drift(parameters),
-        rests=sides.rests,
-    )
-
-
-def side_from_signal(u: Float[Array, " m"], bound: Float[Array, " m"]) -> Int[Array, " m"]:
-    """Return the sides that u says, in the range from zero to its bound."""
-    snap = dtype_rounding(u.dtype).snap
-    return jnp.where(u <= snap * bound, OFF, jnp.where(u >= (1 - snap) * bound, ON, SLIDING))
-
-
-def choose_unit_sides(
-    flow: OneLayerFlow, at: PointState, unit: Array, fired: Bool[Array, " P"], slots: int
-) -> Sides:
-    """Choose new sides of one unit, of which the leaders under `fired` had their event.
-
-    A pair that ends its slide leaves at the end that its u reached. Where C >= 0 nothing slides:
-    a fired pair crosses in the direction it came from, another one keeps its side. All others at
-    their kinks settle among each other by the box-constrained quadratic program. A pair at whose
-    kink a unit rests fires where that turns to repel (C > 0). There are then two flows, and this
-    is descent's: relu'(0) = 0, and the unit stays dead.
-
-    **Returns:** the unit's row of `Sides`.
-    """
-    still = lax.stop_gradient
-    codes, c, strength = at.codes[unit], at.drive[unit], at.kink_drive[unit]
-    slides, x = codes == SLIDING, still(flow.kinks.x)
-    left, rests = jnp.where(at.nearer_bound[unit], ON, OFF).astype(codes.dtype), at.rests[unit]
-    crossed = jnp.where((strength < 0) | rests, codes, -codes)
-    codes = jnp.where(fired, jnp.where(slides, left, crossed), codes)
-    open_ = jnp.where(slides, ~fired, (fired | at.at_kink[unit]) & (strength < 0))
-    open_ = open_ & flow.kinks.is_leader
-
-    # The open pairs on their off sides, the others as they are.
-    at_base = flow.kinks.sides_of_followers(jnp.where(open_, SLIDING, codes).astype(codes.dtype))
-    velocity = (flow.kinks.gates(at_base, still(flow.network.slope)) * c) @ x
-    velocity = velocity if at.drift is None else velocity + at.drift[unit]
-    chosen = slots_of(open_, slots)
-    rows, there = rows_in_slots(x, chosen), chosen < codes.shape[0]
-    bound = still(flow.slide_bound(rows_in_slots(strength, chosen)))
-    u, settled = minimise_in_box(rows @ rows.T, rows @ velocity, jnp.maximum(bound, 0.0), there)
-    side = side_from_signal(u, bound).astype(codes.dtype)
-    codes = codes.at[chosen].set(side, mode="drop")
-    codes = flow.kinks.sides_of_followers(codes)
-
-    sliding = slots_of((codes == SLIDING) & flow.kinks.is_leader, slots)
-    trouble = jnp.where(jnp.sum(open_) > slots, NO_SLOTS, jnp.where(settled, RESOLVED, NO_SIDES))
-    rows = slide_constraint(rows_in_slots(flow.kinks.x, sliding))
-    rests = flow.is_still(codes) & at.at_kink[unit] & (strength < 0) & ~(fired & rests)
-    rests = rests & flow.kinks.is_leader
-    return Sides(codes, sliding, *rows, rests, trouble.astype(jnp.int8))
-
-
-def initial_sides(flow: OneLayerFlow, parameters: Parameters, slots: int) -> Sides:
-    """Choose sides at the start: the signs of z, and Filippov's rule for pairs at their kinks.
-
-    Where C >= 0 a pair at its kink is on if its z rises while it is off, else off
-    (relu'(0) = 0): several flows may start there, and this is the one that descent takes.
-    """
-    z = lax.stop_gradient(flow.preactivations(parameters))
-    near = (jnp.abs(z) <= flow.z_rounding(parameters)) & flow.kinks.is_leader[None]
-    codes = jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8)
-    codes = flow.kinks.sides_of_followers(codes)
-    sides = Sides.none_sliding(codes, slots, flow.kinks.x)
-    at = point_state(flow, parameters, sides)
-    gates = flow.kinks.gates(codes, lax.stop_gradient(flow.network.slope))
-    velocity = (gates * at.drive) @ flow.kinks.x
-    velocity = velocity if at.drift is None else velocity + at.drift
-    rises = velocity @ flow.kinks.x.T > 0
-    ups = near & (at.kink_drive >= 0) & rises
-    codes = jnp.where(ups, ON, codes).astype(jnp.int8)
-    codes = flow.kinks.sides_of_followers(codes)
-    at = replace_fields(at, codes=codes)
-
-    def choose_unit(unit):
-        none = jnp.zeros(codes.shape[1], bool)
-        return choose_unit_sides(flow, at, unit, none, slots)
-
-    tied = jnp.any(near & (at.kink_drive < 0))
-    units = jnp.arange(codes.shape[0])
-    sides = replace_fields(sides, codes=codes)
-    return lax.cond(tied, lambda: lax.map(choose_unit, units), lambda: sides)
-
-
-class OneLayerSwitching(AbstractSwitching):
-    """Filippov's rule, unit by unit: one hidden layer, whose units do not push each other's z."""
-
-    flow: OneLayerFlow
-    slots: int = eqx.field(static=True)  # sliding pairs of one unit at most
-    loop_kind: str = eqx.field(static=True)  # kind of loops, see `flowlin._tools.numerics`
-    starts_at_kink: bool = eqx.field(static=True, default=True)  # as in `Method`
-
-    def start_sides(self, parameters: Parameters) -> Sides:
-        """Return the sides at the start."""
-        slots = min(self.slots, self.flow.task.samples)
-        if self.starts_at_kink:
-            return initial_sides(self.flow, parameters, slots)
-        z = lax.stop_gradient(self.flow.preactivations(parameters))
-        codes = self.flow.kinks.sides_of_followers(jnp.where(z > 0, ON, OFF).astype(jnp.int8))
-        return Sides.none_sliding(codes, slots, self.flow.kinks.x)
-
-    def switch_sides(
-        self, piece: Piece, sides: Sides, log: EventBuffer
-    ) -> tuple[Sides, EventBuffer]:
-        """Return new sides for every unit with a fired pair, and the log of what changed.
-
-        A branch, where a kink turns to repel a unit that rests on it, is logged as a change of the
-        component that is H P beyond its pair's.
-        """
-        at = point_state(self.flow, piece.y1, sides)
-
-        def switch_unit(carry):
-            left, sides, log = carry
-            unit = jnp.argmax(left)
-            row = choose_unit_sides(self.flow, at, unit, piece.fired[unit], sides.slots.shape[1])
-            pairs = unit * row.codes.size + jnp.arange(row.codes.size)
-            branch = (sides.rests[unit] & piece.fired[unit]).astype(jnp.int8)
-            log = log.append(
-                piece.end,
-                piece.uncertainty,
-                jnp.concatenate([pairs, pairs + sides.codes.size]),
-                jnp.concatenate([sides.codes[unit], jnp.zeros_like(branch)]),
-                jnp.concatenate([row.codes, branch]),
-                piece.shift,
-            )
-            sides = jax.tree.map(lambda all_, one: all_.at[unit].set(one), sides, row)
-            return left.at[unit].set(False), sides, log
-
-        _, sides, log = while_loop(
-            lambda carry: jnp.any(carry[0]),
-            switch_unit,
-            (jnp.any(piece.fired, axis=1), sides, log),
-            kind=self.loop_kind,  # pyright: ignore
-            max_steps=sides.codes.shape[0],
-        )
-        return sides, log
-
-    def in_own_slots(self, sides: Sides) -> Sides:
-        """Return sides that were found with fewer slots in as many as this rule has."""
-        slots = min(self.slots, self.flow.task.samples)
-        own = sides_with_slots(self.flow.kinks, sides.codes, slots)
-        return replace_fields(own, rests=sides.rests)
 
 
 # ---- Gates of one hidden layer with the fractions of its sliding pairs; each unit's dissipation.

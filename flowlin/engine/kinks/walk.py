@@ -15,7 +15,8 @@ from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin._tools.numerics import while_loop
 from flowlin.engine.kinks.deep_flow import DeepFlow
 from flowlin.engine.kinks.deep_switching import DeepSwitching
-from flowlin.engine.kinks.one_layer import OneLayerFlow, OneLayerSwitching
+from flowlin.engine.kinks.one_layer import OneLayerFlow
+from flowlin.engine.kinks.one_layer_switching import OneLayerSwitching
 from flowlin.engine.kinks.sides import RESOLVED, AbstractSwitching, Approach, Piece
 from flowlin.engine.kinks.walk_piece import step_to_event
 from flowlin.engine.signals import UNDECIDED
