@@ -20,6 +20,7 @@ import flowlin as fl
 from flowlin._tools.arrays import first_true_indices
 from flowlin.engine.kinks.kink_policies import choose_kinks
 from flowlin.engine.kinks.one_layer import OneLayerFlow
+from flowlin.engine.kinks.one_layer_switching import may_start_on_either_side
 from flowlin.engine.kinks.sides import Hyperplanes, minimise_in_box
 from flowlin.engine.kinks.walk import StepPieces
 from flowlin.engine.kinks.walk_piece import _chebyshev_points, _MarginCurve
@@ -192,6 +193,37 @@ def dead():
 def test_all_zero_stays(dead):
     assert len(dead.events) == 0
     assert all(not np.any(w) for w in dead.final.weights)
+
+
+@pytest.mark.parametrize(
+    ("push", "target", "told"),
+    [(0.5, 1, False), (0.0, 1, True), (-0.5, 1, True), (-2.0, 1, False), (0.0, -1, False)],
+    ids=["it comes on", "at rest", "it could come on", "it is pushed off", "it slides"],
+)
+def test_from_which_kinks_two_flows_start(push, target, told):
+    """A unit of z = 0 on sample 0, where C is the target, and on for sample 1, which pushes z.
+
+    By hand: two flows start where the rate with the pair off, `push`, is not positive, and that
+    with it on, `push` + C, is.
+    """
+    network = fl.ReLUNetwork((np.array([[0.0, 1.0]]), np.ones((1, 1))), (None, None))
+    task = fl.Task([[1.0, 0.0], [1.0, 1.0]], [[target], [1.0 + push]])
+    flow = OneLayerFlow(network, task, fl.SquaredError(), jnp.ones(()))
+    found = eqx.filter_jit(may_start_on_either_side)(flow, network.parameters, 2)
+    assert found.tolist() == [[told, False]]
+
+
+@pytest.mark.slow
+def test_weights_of_zero_stay_and_it_is_told_that_smooth_gates_leave():
+    """Of the two flows that start there the walk is descent's, for which relu'(0) = 0."""
+    network = fl.ReLUNetwork((np.zeros((1, 1)), np.ones((1, 1))), (np.zeros(1), None))
+    flow = exact(network, fl.Task([[1.0]], [[1.0]]), 3.0)
+    assert flow.losses[-1] == flow.losses[0] == 0.5
+    (branch,) = flow.events.select("branch").table()
+    assert (branch["time"], branch["index"]) == (0.0, (0, 0, 0))
+    assert "from t = 0 on this flow is one of several" in repr(flow)
+    smooth = fl.gradient_flow(network, fl.Task([[1.0]], [[1.0]]), 3.0, kinks=fl.SmoothKinks(1e-3))
+    assert smooth.losses[-1] < 1e-6
 
 
 def test_samples_of_one_input_act_through_the_mean_of_their_labels():

@@ -125,6 +125,11 @@ class DeepSwitching(AbstractSwitching):
             lambda: self._layer_sides(flow.sides_of_followers(codes)),
         )
 
+    def log_start(self, parameters: Parameters, t0: ArrayLike, log: EventBuffer) -> EventBuffer:
+        """Return the log as it is: of several layers it is not known where several flows begin."""
+        del parameters, t0
+        return log
+
     def switch_sides(
         self, piece: Piece, sides: LayerSides, log: EventBuffer
     ) -> tuple[LayerSides, EventBuffer]:

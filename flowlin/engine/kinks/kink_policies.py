@@ -272,8 +272,9 @@ class ExactKinks(AbstractKinks):
 
     With one layer a unit that dies at its kink stays dead, as with descent. Where its C turns
     positive later the flow is not unique either, and a branch is logged: gates that are smooth and
-    never zero revive the unit, once the integral of C since its death is zero. A unit that begins
-    at its kink with C >= 0 is on if its z rises with it off, else off, without a branch.
+    never zero revive the unit, once the integral of C since its death is zero. A pair that begins
+    at its kink with C >= 0 is on if its z rises with it off, else off; where it could come on as
+    well, as from weights of zero, a branch is logged at t = 0.
 
     A run that has converged, and would go on for long, ends at sides that no longer change, where
     `solver` is left open and nothing is traced: `flow.stats["converged"]` says from when on, or

@@ -256,12 +256,16 @@ class OneLayerFlow(eqx.Module):
     def margin_tolerances(self, parameters: Parameters, frozen: FixedSides) -> Float[Array, "H P"]:
         """Return the margins that may be rounding."""
         parameters = lax.stop_gradient(parameters)
-        forces = self.forces_at(parameters, frozen.gates)
-        eps = jnp.finfo(forces.drive.dtype).eps
-        strength = self.kinks.kink_drive(jnp.abs(forces.drive))
+        slid = self.drive_rounding(parameters, self.forces_at(parameters, frozen.gates).drive)
+        return jnp.where(frozen.has_drive_margin, slid, self.z_rounding(parameters))
+
+    def drive_rounding(
+        self, parameters: Parameters, drive: Float[Array, "H P"]
+    ) -> Float[Array, "H P"]:
+        """Return the C of each kink that may be rounding."""
+        eps, strength = jnp.finfo(drive.dtype).eps, self.kinks.kink_drive(jnp.abs(drive))
         slid = dtype_rounding(eps.dtype).u * strength + 5 * eps * self.drive_scales(parameters)
-        tiny = jnp.finfo(eps).tiny / eps
-        return jnp.where(frozen.has_drive_margin, slid + tiny, self.z_rounding(parameters))
+        return slid + jnp.finfo(eps).tiny / eps
 
 
 def by_unit(matrices: Float[Array, "H n m"], vectors: Float[Array, "H m"]) -> Float[Array, "H n"]:

@@ -1,10 +1,12 @@
 """Choose sides of the units of one hidden layer at an event: Filippov's rule, unit by unit."""
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin._tools.numerics import dtype_rounding, while_loop
@@ -106,12 +108,17 @@ def choose_unit_sides(
     return Sides(codes, sliding, *rows, rests, trouble.astype(jnp.int8))
 
 
-def initial_sides(flow: OneLayerFlow, parameters: Parameters, slots: int) -> Sides:
-    """Choose sides at the start: the signs of z, and Filippov's rule for pairs at their kinks.
+class _Start(NamedTuple):
+    """A start whose pairs at their kinks, `near`, are off: its sides and the point."""
 
-    Where C >= 0 a pair at its kink is on if its z rises while it is off, else off
-    (relu'(0) = 0): several flows may start there, and this is the one that descent takes.
-    """
+    sides: Sides
+    at: PointState
+    near: Bool[Array, "H P"]
+    rates: Float[Array, "H P"]  # tau times dz/dt
+
+
+def _start_below_kinks(flow: OneLayerFlow, parameters: Parameters, slots: int) -> _Start:
+    """Return the situation at the start, with the pairs that are at their kinks off."""
     z = lax.stop_gradient(flow.preactivations(parameters))
     near = (jnp.abs(z) <= flow.z_rounding(parameters)) & flow.kinks.is_leader[None]
     codes = jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8)
@@ -121,9 +128,18 @@ def initial_sides(flow: OneLayerFlow, parameters: Parameters, slots: int) -> Sid
     gates = flow.kinks.gates(codes, lax.stop_gradient(flow.network.slope))
     velocity = (gates * at.drive) @ flow.kinks.x
     velocity = velocity if at.drift is None else velocity + at.drift
-    rises = velocity @ flow.kinks.x.T > 0
-    ups = near & (at.kink_drive >= 0) & rises
-    codes = jnp.where(ups, ON, codes).astype(jnp.int8)
+    return _Start(sides, at, near, velocity @ flow.kinks.x.T)
+
+
+def initial_sides(flow: OneLayerFlow, parameters: Parameters, slots: int) -> Sides:
+    """Choose sides at the start: the signs of z, and Filippov's rule for pairs at their kinks.
+
+    Where C >= 0 a pair at its kink is on if its z rises while it is off, else off
+    (relu'(0) = 0): several flows may start there, and this is the one that descent takes.
+    """
+    sides, at, near, rates = _start_below_kinks(flow, parameters, slots)
+    ups = near & (at.kink_drive >= 0) & (rates > 0)
+    codes = jnp.where(ups, ON, sides.codes).astype(jnp.int8)
     codes = flow.kinks.sides_of_followers(codes)
     at = replace_fields(at, codes=codes)
 
@@ -135,6 +151,22 @@ def initial_sides(flow: OneLayerFlow, parameters: Parameters, slots: int) -> Sid
     units = jnp.arange(codes.shape[0])
     sides = replace_fields(sides, codes=codes)
     return lax.cond(tied, lambda: lax.map(choose_unit, units), lambda: sides)
+
+
+def may_start_on_either_side(
+    flow: OneLayerFlow, parameters: Parameters, slots: int
+) -> Bool[Array, "H P"]:
+    r"""Tell from which pairs two flows start: at kinks that repel, where both sides go on.
+
+    At z = 0 the rate of z is r with the pair off and $r + (1 - s) C |\tilde x|^2$ with it on, all
+    others at their kinks off. With C > 0, the first not positive and the second positive, the pair
+    may stay off, as in descent (relu'(0) = 0), or come on, as with smooth gates.
+    """
+    _, at, near, rates = _start_below_kinks(flow, parameters, slots)
+    steeper = 1 - lax.stop_gradient(flow.network.slope)
+    on = rates + steeper * at.kink_drive * jnp.sum(flow.kinks.x**2, axis=1)[None]
+    repels = at.kink_drive > lax.stop_gradient(flow.drive_rounding(parameters, at.drive))
+    return near & repels & (rates <= 0) & (on > 0)
 
 
 class OneLayerSwitching(AbstractSwitching):
@@ -153,6 +185,15 @@ class OneLayerSwitching(AbstractSwitching):
         z = lax.stop_gradient(self.flow.preactivations(parameters))
         codes = self.flow.kinks.sides_of_followers(jnp.where(z > 0, ON, OFF).astype(jnp.int8))
         return Sides.none_sliding(codes, slots, self.flow.kinks.x)
+
+    def log_start(self, parameters: Parameters, t0: ArrayLike, log: EventBuffer) -> EventBuffer:
+        """Return the log with a branch for each pair that may start on either side."""
+        if not self.starts_at_kink:
+            return log
+        slots = min(self.slots, self.flow.task.samples)
+        either = may_start_on_either_side(self.flow, parameters, slots).ravel().astype(jnp.int8)
+        branches = either.size + jnp.arange(either.size)
+        return log.append(t0, 0.0, branches, jnp.zeros_like(either), either)
 
     def switch_sides(
         self, piece: Piece, sides: Sides, log: EventBuffer

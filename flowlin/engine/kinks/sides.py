@@ -413,6 +413,10 @@ class AbstractSwitching(eqx.Module):
         """Return the sides at the start."""
 
     @abc.abstractmethod
+    def log_start(self, parameters: Parameters, t0: ArrayLike, log: EventBuffer) -> EventBuffer:
+        """Return the log with what may be said of the start: where several flows begin."""
+
+    @abc.abstractmethod
     def switch_sides(self, piece: Piece, sides: Any, log: EventBuffer) -> tuple[Any, EventBuffer]:
         """Return the sides after the event at the end of a piece, and the log with what changed."""
 

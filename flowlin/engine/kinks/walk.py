@@ -162,6 +162,7 @@ class ExactWalk(Forwarding[WalkState]):
         sides = self.switching.start_sides(y0)
         inner = self.solver.init(terms, t0, t1, y0, self.flow.fix_sides(sides))
         log = EventBuffer.empty(self.capacity, jnp.result_type(t0), with_shift=True)
+        log = self.switching.log_start(y0, t0, log)
         never = jnp.asarray(jnp.inf, log.time.dtype)
         return WalkState(
             inner=inner,
