@@ -19,7 +19,8 @@ from flowlin.engine.kinks import unfed
 from flowlin.engine.kinks.blow_up import descend_from
 from flowlin.engine.kinks.deep_flow import DeepFlow
 from flowlin.engine.kinks.deep_switching import DeepSwitching
-from flowlin.engine.kinks.one_layer import OneLayerFlow, OneLayerSwitching
+from flowlin.engine.kinks.one_layer import OneLayerFlow
+from flowlin.engine.kinks.one_layer_switching import OneLayerSwitching
 from tests.test_walk import descended, exact, gaussian
 from tests.tolerances import ROUNDING
 from tests.zoo import distance, times
