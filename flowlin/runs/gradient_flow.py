@@ -52,13 +52,13 @@ from flowlin.runs.run_options import (
     check_options,
     check_time_constants,
     decay_of,
-    event_limit_of,
     initial_capacity,
     progress_argument,
     require_ending,
     require_extendable,
     require_saved_memory,
     time_constants_argument,
+    traced_event_limit,
     validate_times,
 )
 from flowlin.runs.settled import SettledCheck, pause_at_rest
@@ -236,16 +236,22 @@ def gradient_flow(
         reference=_origin_of_flow(task, loss, choice, solver is None and not dense),
         in_modes=in_modes,
     )
-    traced, edge_known = is_traced(run), warn_past_edge(run)
-    components = sum(watch.channel.size for watch in watches)
-    components += pair_count(network, task) if method.kinks.walks else 0
-    limits = Limits(cast(int, max_steps), event_limit_of(components, max_events, traced))
-    if traced:
+    limits = Limits(cast(int, max_steps), max_events or _default_event_limit(run))
+    edge_known = warn_past_edge(run)
+    if is_traced(run):
         flow = _trace_flow(run, dense, limits, progress, checkpoint)
     else:
         flow = drive_run(_flow_outset(run, dense, limits, progress, checkpoint), limits)
         flow = with_dense(flow, limits.steps) if dense else flow
     return _finish_flow(run, flow, throw, limits, edge_known)
+
+
+def _default_event_limit(run: FlowRun) -> int:
+    """Return the number of events at which a run gives up that was not told when."""
+    components = sum(watch.channel.size for watch in run.watches)
+    if run.method.kinks.walks:  # which logs its gates itself
+        components += pair_count(run.problem.network, run.problem.task)
+    return traced_event_limit(components) if is_traced(run) else DEFAULT_MAX_EVENTS
 
 
 def _origin_of_flow(task: Task, loss: Loss, choice: Choice, exchangeable: bool) -> Origin:

@@ -103,16 +103,14 @@ LEAST_TRACED_EVENTS = 2**12  # the same under `jit` and `vmap`, and for each wat
 TRACED_EVENTS_PER_COMPONENT = 8  # a pair of a walk has some half an event, and hardly ever more
 
 
-def event_limit_of(components: int, max_events: int | None, traced: bool) -> int:
-    """Return the number of events at which a run gives up that watches so many components.
+def traced_event_limit(components: int) -> int:
+    """Return the events at which a run under `jit` or `vmap` gives up that watches so many things.
 
-    Under `jit` and `vmap` a log cannot grow. diffrax selects between the logs before and after
-    every step, to roll back what a rejected one logged, and so all of their room is copied.
+    There a log cannot grow. diffrax selects between the logs before and after every step, to roll
+    back what a rejected one logged, and so all of their room is copied.
     """
-    if max_events is not None:
-        return max_events
-    expected = max(LEAST_TRACED_EVENTS, TRACED_EVENTS_PER_COMPONENT * components)
-    return min(DEFAULT_MAX_EVENTS, expected) if traced else DEFAULT_MAX_EVENTS
+    expected = TRACED_EVENTS_PER_COMPONENT * components
+    return min(DEFAULT_MAX_EVENTS, max(LEAST_TRACED_EVENTS, expected))
 
 
 def initial_capacity(watches: Sequence[Watch], max_events: int) -> int:
