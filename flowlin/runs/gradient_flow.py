@@ -52,13 +52,13 @@ from flowlin.runs.run_options import (
     check_options,
     check_time_constants,
     decay_of,
+    event_limit_under_jit,
     initial_capacity,
     progress_argument,
     require_ending,
     require_extendable,
     require_saved_memory,
     time_constants_argument,
-    traced_event_limit,
     validate_times,
 )
 from flowlin.runs.settled import SettledCheck, pause_at_rest
@@ -251,7 +251,7 @@ def _default_event_limit(run: FlowRun) -> int:
     components = sum(watch.channel.size for watch in run.watches)
     if run.method.kinks.walks:  # which logs its gates itself
         components += pair_count(run.problem.network, run.problem.task)
-    return traced_event_limit(components) if is_traced(run) else DEFAULT_MAX_EVENTS
+    return event_limit_under_jit(components) if is_traced(run) else DEFAULT_MAX_EVENTS
 
 
 def _origin_of_flow(task: Task, loss: Loss, choice: Choice, exchangeable: bool) -> Origin:

@@ -103,7 +103,7 @@ LEAST_TRACED_EVENTS = 2**12  # the same under `jit` and `vmap`, and for each wat
 TRACED_EVENTS_PER_COMPONENT = 8  # a pair of a walk has some half an event, and hardly ever more
 
 
-def traced_event_limit(components: int) -> int:
+def event_limit_under_jit(components: int) -> int:
     """Return the events at which a run under `jit` or `vmap` gives up that watches so many things.
 
     There a log cannot grow. diffrax selects between the logs before and after every step, to roll
