@@ -26,20 +26,20 @@ def has_only_smooth_operations(function: Callable[..., object], *arguments: obje
     A maximum, a choice by a condition, a loop or an operation that is not known may hide a kink:
     then it is False, for softplus too, which is computed by a maximum.
     """
-    return all(map(_is_smooth, jax.make_jaxpr(function)(*arguments).jaxpr.eqns))
+    return all(map(is_smooth_operation, jax.make_jaxpr(function)(*arguments).jaxpr.eqns))
 
 
-def _is_smooth(equation: JaxprEqn) -> bool:
+def is_smooth_operation(equation: JaxprEqn) -> bool:
     """Tell whether one operation, or all within it, is smooth in its real inputs."""
-    name, inner = equation.primitive.name, list(_programs_within(equation))
+    name, inner = equation.primitive.name, list(programs_within(equation))
     if name in CALLS and inner:
-        return all(_is_smooth(one) for program in inner for one in program.eqns)
+        return all(is_smooth_operation(one) for program in inner for one in program.eqns)
     # Truth values that become numbers are jumps.
     jumps = any(getattr(var.aval, "dtype", None) == jnp.bool_ for var in equation.invars)
     return name in SMOOTH and not jumps
 
 
-def _programs_within(equation: JaxprEqn) -> Iterator[Jaxpr]:
+def programs_within(equation: JaxprEqn) -> Iterator[Jaxpr]:
     """Yield the programs that an operation calls."""
     for value in equation.params.values():
         if isinstance(value, ClosedJaxpr):

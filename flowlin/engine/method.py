@@ -35,7 +35,7 @@ from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.solvers.wrapped import is_explicit
 from flowlin.networks.base import AbstractOwnModel
-from flowlin.networks.network_kinds import ReLUNetwork
+from flowlin.networks.modules import has_known_kinks
 from flowlin.training.cross_entropy import CrossEntropy
 from flowlin.training.objective import AbstractObjective, ModifiedLoss
 from flowlin.training.problem import Problem
@@ -153,7 +153,7 @@ class Method(eqx.Module):
         Not in ReLU networks: a walk does so by itself, and where steps cross kinks there may be
         more switches than steps, and either kind of output is of low order.
         """
-        return is_explicit(self.solver) and not isinstance(problem.network, ReLUNetwork)
+        return is_explicit(self.solver) and not has_known_kinks(problem.network)
 
     def error_scale(self, problem: Problem) -> AbstractErrorScale:
         """Return the error that a step may make."""
@@ -217,9 +217,9 @@ def choose_method(
     network, dtype = problem.network, problem.network.dtype
     known, kinks_because = network.kinks_and_reason
     _require_known_kinks(kinks, known, kinks_because)
-    if isinstance(network, ReLUNetwork) and kinks is not None:
+    if has_known_kinks(network) and kinks is not None:
         kinks_because = ASKED_REASON
-    elif isinstance(network, ReLUNetwork):
+    elif has_known_kinks(network):
         kinks, kinks_because = choose_kinks(network, problem.task, solver)
     else:
         kinks = IGNORED
@@ -247,7 +247,7 @@ def choose_method(
     choice = Choice(
         solver=type(chosen).__name__,
         solver_because=because,
-        kinks=repr(kinks) if isinstance(network, ReLUNetwork) else known,
+        kinks=repr(kinks) if has_known_kinks(network) else known,
         kinks_because=kinks_because,
         objective=goal.stats_label + moved,
     )
@@ -256,8 +256,7 @@ def choose_method(
     )
     own = tolerances.controller is None
     by_unit, flat = own and tolerances.atol is None, own and _has_flat_state(problem, kinks, chosen)
-    tied = isinstance(network, ReLUNetwork) and kinks.walks
-    tied = tied and may_be_at_kink(network, problem.task)  # pyright: ignore
+    tied = kinks.walks and may_be_at_kink(network, problem.task)
     return Method(policy, goal, chosen, steps, adjoint, flat, by_unit, tied), choice
 
 

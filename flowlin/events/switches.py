@@ -7,6 +7,7 @@ import equinox as eqx
 from flowlin._tools.arguments import checked
 from flowlin.events.event import AbstractEvent, AbstractKinkTraits
 from flowlin.events.watch import OrderStatistic, Preactivations, Watch
+from flowlin.networks.modules import has_known_kinks
 from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.event_log import Channel
 from flowlin.record.linearization import unit_channel
@@ -79,14 +80,14 @@ class UnitSwitches(AbstractEvent):
                 "after every step; leave `window` out."
             )
         about, why = network.kinks_and_reason
+        if kinks.walks and has_known_kinks(network):
+            return []
         if not isinstance(network, AbstractNetwork):
             why = why if about == "unknown" else f"a {network.kind} has no gates of their own"
             raise ValueError(
                 f"`events` holds {type(self).__name__}, which watches hidden units, and {why}; "
                 "watch a function of it by fl.Crossing."
             )
-        if kinks.walks:
-            return []
         k = math.floor(self.quantile * task.samples)
         return [
             Watch(

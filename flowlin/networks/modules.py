@@ -17,13 +17,22 @@ from flowlin._tools.arguments import (
     require_float_array,
     with_article,
 )
-from flowlin._tools.arrays import Product
+from flowlin._tools.arrays import Product, replace_fields
 from flowlin._tools.files import saveable
 from flowlin._tools.printing import Summary, format_count, print_by
 from flowlin._tools.user_functions import user_function_errors
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
-from flowlin.networks.network_kinds import AbstractNetwork
+from flowlin.networks.layered import smooth_relu
+from flowlin.networks.maxima import Rectifier
+from flowlin.networks.module_kinks import (
+    KinkProgram,
+    ModuleKinks,
+    Refusal,
+    describe_sites,
+    find_kinks,
+)
+from flowlin.networks.network_kinds import AbstractNetwork, ReLUNetwork
 from flowlin.tasks.task import Task, labels_remedy
 
 ONE_SAMPLE = (
@@ -61,8 +70,23 @@ class StaticPart:
         return hash(self._comparison_key())
 
 
+@functools.lru_cache(maxsize=64)
+def _program_of(rest: StaticPart, arrays: StaticPart, inputs: int) -> KinkProgram | Refusal:
+    """Return the program of a module's call on one sample; the same one for the same module.
+
+    **Arguments:** `arrays` holds the shapes of a module's `inexact` and `fixed` arrays.
+    """
+    inexact, fixed = arrays.tree
+    x = jax.ShapeDtypeStruct((inputs,), jax.tree.leaves(inexact)[0].dtype)
+
+    def call_module(inexact: PyTree, fixed: PyTree, x: Array) -> Array:
+        return eqx.combine(inexact, fixed, rest.tree)(x)
+
+    return find_kinks(call_module, inexact, fixed, x)
+
+
 @print_by(_module_summary)
-@saveable()
+@saveable(kinks=None)
 class ForeignModel(AbstractModel):
     """An Equinox module in three parts, each of its structure with None elsewhere.
 
@@ -70,11 +94,13 @@ class ForeignModel(AbstractModel):
     - `fixed`: its other arrays.
     - `rest`: functions, numbers, and whatever else it holds, a `StaticPart`; of a file its `words`
       alone.
+    - `kinks`: what is known of its kinks, None before `with_kinks`.
     """
 
     inexact: PyTree
     fixed: PyTree
     rest: Any = eqx.field(static=True)
+    kinks: ModuleKinks | None = eqx.field(static=True, default=None)
 
     @staticmethod
     def from_module(name: str, module: eqx.Module) -> "ForeignModel":
@@ -139,7 +165,24 @@ class ForeignModel(AbstractModel):
 
     def with_parameters(self, parameters: PyTree) -> "ForeignModel":
         """Return the same module with other arrays; those that are None stay."""
-        return ForeignModel(eqx.combine(parameters, self.inexact), self.fixed, self.rest)
+        return replace_fields(self, inexact=eqx.combine(parameters, self.inexact))
+
+    def kink_program(self, inputs: int) -> KinkProgram | Refusal:
+        """Return the module's call on one sample (N_in,), with its kinks, or why they are unknown.
+
+        The program takes the leaves of `inexact` and `fixed`, and the sample.
+        """
+        shapes = jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (self.inexact, self.fixed)
+        )
+        return _program_of(self.rest, StaticPart(shapes), inputs)
+
+    def with_kinks(self, inputs: int) -> "ForeignModel":
+        """Return the same module with what its program shows of its kinks."""
+        found = self.kink_program(inputs)
+        refused = isinstance(found, Refusal)
+        kinks = ModuleKinks((), found.reason) if refused else ModuleKinks(found.sites)
+        return replace_fields(self, kinks=kinks)
 
     @property
     def dtype(self) -> np.dtype:
@@ -148,14 +191,19 @@ class ForeignModel(AbstractModel):
 
     @property
     def hidden(self) -> tuple[int, ...]:
-        """No widths, since hidden layers are not known."""
-        return ()
+        """The units at each of the places with kinks; none where these are not known."""
+        return tuple(site.size for site in self.kinks.sites) if self.kinks else ()
 
     @property
     def kinks_and_reason(self) -> tuple[str, str]:
-        """The word that kinks are unknown, and why."""
-        kind = self.name
-        return "unknown", f"nothing is known of a model's kinks that is not flowlin's own ({kind})"
+        """A word on the kinks that its program shows, and the reason."""
+        if self.kinks is None:
+            return "unknown", f"the program of {self.name} was not looked at"
+        if self.kinks.unknown_because:
+            return "unknown", f"{self.name}: {self.kinks.unknown_because}"
+        if not self.kinks.sites:
+            return "none", f"the program of {self.name} has smooth operations alone"
+        return "known", f"of {self.name}: {describe_sites(self.kinks.sites)}"
 
     @property
     def sample_gates(self) -> tuple[Array | None, ...]:
@@ -174,9 +222,19 @@ class ForeignModel(AbstractModel):
     def smooth_outputs(
         self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
-        """Compute the outputs: kinks cannot be rounded off that are not known."""
-        del width, product
-        return self.outputs(x)
+        """Compute the outputs, with kinks rounded off over a width where they are known."""
+        del product
+        if width is None or not self.hidden:
+            return self.outputs(x)
+        return self.rectified_outputs(x, functools.partial(smooth_relu(0.0, width), 0))
+
+    def rectified_outputs(
+        self, x: Float[Array, "P N_in"], rectify: Rectifier
+    ) -> Float[Array, "P N_out"]:
+        """Compute the outputs for all samples with a function in place of every max(z, 0)."""
+        program, leaves = self.kink_program(x.shape[1]), jax.tree.leaves((self.inexact, self.fixed))
+        assert isinstance(program, KinkProgram)
+        return jax.vmap(lambda sample: program.evaluate([*leaves, sample], rectify))(x)
 
     def numbers_per_sample(self, task: Task) -> int:
         """Return the size of the largest array that grows with the samples, per sample."""
@@ -267,7 +325,8 @@ class ForeignModel(AbstractModel):
     def _fields_to_store(fields: dict[str, PyTree]) -> dict[str, PyTree]:
         """Return a file's fields: arrays in the tree's order, and the names of all the rest."""
         arrays = {name: jax.tree.leaves(fields[name]) for name in ("inexact", "fixed")}
-        return arrays | {"rest": ForeignModel(**fields).names_by_place}
+        rest = {"rest": ForeignModel(**fields).names_by_place, "kinks": fields["kinks"]}
+        return arrays | rest
 
     def with_saved_arrays(self, stored: AbstractModel, name: str) -> AbstractModel:
         """Return this module with the arrays that a file holds by their places."""
@@ -285,7 +344,7 @@ class ForeignModel(AbstractModel):
                     f"`{name}{place}` is {word}, and the file has {theirs[place]} there; give a "
                     "model of the kind that was saved."
                 )
-        return ForeignModel(inexact, fixed, self.rest)
+        return ForeignModel(inexact, fixed, self.rest, stored.kinks)
 
 
 def _direct_parts(thing: PyTree) -> dict[str, PyTree]:
@@ -395,6 +454,13 @@ def _require_no_sharing(name: str, inexact: PyTree) -> None:
                 "alike."
             )
         first[id(leaf)] = where
+
+
+def has_known_kinks(model: AbstractModel) -> bool:
+    """Tell whether a model has kinks, and these are known: a ReLU network, or a module of ReLUs."""
+    return isinstance(model, ReLUNetwork) or (
+        isinstance(model, ForeignModel) and bool(model.hidden)
+    )
 
 
 def as_model(name: str, value: object) -> AbstractModel:

@@ -34,8 +34,7 @@ from flowlin._tools.files import saveable, writable_path, write_file
 from flowlin._tools.printing import Progress, concrete_array, print_by, progress_option
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import AbstractGraph
-from flowlin.networks.modules import ForeignModel
-from flowlin.networks.network_kinds import ReLUNetwork
+from flowlin.networks.modules import ForeignModel, has_known_kinks
 from flowlin.networks.pathways import Pathway
 from flowlin.record.event_log import EventLog, warn_unresolved
 from flowlin.record.linearization import (
@@ -380,13 +379,12 @@ class Trajectory(eqx.Module):
         **Raises:** `ValueError` for networks other than ReLU, a layer or a quantile out of range,
         or a quantile or window that the run did not record.
         """
-        if not isinstance(self.final, ReLUNetwork):
-            foreign = isinstance(self.model, ForeignModel)
+        if not has_known_kinks(self.model):
+            why = self.model.kinks_and_reason[1]
             raise ValueError(
-                f"`linearization` is about gates that switch; of "
-                f"{with_article(type(self.final).__name__)} "
-                f"{'nothing is known of them' if foreign else 'there are none'}; run a "
-                "fl.ReLUNetwork."
+                f"`linearization` is about gates that switch, of which "
+                f"{with_article(type(self.final).__name__)} has none that are known: {why}; run a "
+                "fl.ReLUNetwork, or a module of ReLUs."
             )
         if not 0 <= layer < len(self.model.hidden):
             raise ValueError(

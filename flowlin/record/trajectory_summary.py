@@ -16,7 +16,7 @@ from flowlin._tools.printing import (
     format_times,
     shorten_text,
 )
-from flowlin.networks.network_kinds import ReLUNetwork
+from flowlin.networks.modules import has_known_kinks
 from flowlin.record.event_log_summary import (
     channel_sizes,
     event_names,
@@ -158,7 +158,7 @@ def _describe_end(flow: Any) -> str:
 def result_in_words(flow: Any) -> str:
     """Return how a run ended in one line, with the advice that is for networks with kinks."""
     said = " ".join(RESULTS[flow.result].split())
-    if result_is(flow.result, RESULTS.dt_min_reached) and isinstance(flow.model, ReLUNetwork):
+    if result_is(flow.result, RESULTS.dt_min_reached) and has_known_kinks(flow.model):
         said += " A ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`."
     return said
 

@@ -35,7 +35,7 @@ from flowlin.events.switches import GateSwitches, UnitSwitches
 from flowlin.events.user_events import user_watches
 from flowlin.events.watch import Watch
 from flowlin.networks.base import AbstractModel, trainable_flags
-from flowlin.networks.modules import as_model
+from flowlin.networks.modules import ForeignModel, as_model
 from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.origin import Origin
 from flowlin.record.results import RESULTS, attach_trajectory, result_is
@@ -214,8 +214,10 @@ def gradient_flow(
     # As `checked` leaves them.
     network, events, loss = cast(AbstractModel, network), cast(tuple, events), cast(Loss, loss)
     tolerances, ts = validate_tolerances(rtol, atol, stepsize_controller), validate_times(t1, ts)
-    check_options(network, tolerances.rtol, modified_rate, kinks)
     _require_valid_start(network, task, ts, observe)
+    if isinstance(network, ForeignModel):
+        network = network.with_kinks(task.inputs)
+    check_options(network, tolerances.rtol, modified_rate, kinks)
     warn_precision(network.dtype, task.x.dtype, tolerances.rtol is not None)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     problem = _pose_problem(network, task, loss, rule, tau, weight_decay, trainable)

@@ -30,7 +30,8 @@ from flowlin.engine.kinks.kink_policies import AbstractKinks
 from flowlin.events.watch import Watch
 from flowlin.measures.modes import Modes
 from flowlin.networks.base import AbstractModel
-from flowlin.networks.network_kinds import AbstractNetwork, ReLUNetwork
+from flowlin.networks.modules import has_known_kinks
+from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.origin import RunState
 from flowlin.record.refusals import extension_error
 from flowlin.record.results import RESULTS, result_is
@@ -179,7 +180,7 @@ def _require_smooth_gradient(network: AbstractModel, kinks: AbstractKinks | None
     Where a step crosses a kink, descent keeps the old gate until the end of the step: for a share
     of it that depends on where it began. Its distance from any flow is of first order there.
     """
-    if isinstance(network, ReLUNetwork) and (kinks is None or kinks.width is None):
+    if has_known_kinks(network) and (kinks is None or kinks.width is None):
         raise ValueError(
             "`modified_rate` asks for the modified flow, which needs a smooth gradient; a ReLU "
             f"network's jumps, with `kinks` = {kinks}. Use `kinks=fl.SmoothKinks(width)` with a "

@@ -14,7 +14,7 @@ from flowlin.engine.run import AbstractRun, Limits, is_paused
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC, direction, spectral_radius
 from flowlin.engine.step_control import evaluations_per_step
-from flowlin.networks.network_kinds import ReLUNetwork
+from flowlin.networks.modules import has_known_kinks
 from flowlin.record.origin import RunState
 from flowlin.record.results import SUCCESSES, result_is
 from flowlin.record.trajectory import Trajectory
@@ -185,7 +185,7 @@ def _jacobian_radius(run: FlowRun, at: RunState) -> tuple[Float[Array, ""], Int[
     problem, method = run.problem_and_method
     velocity = functools.partial(method.vector_field(problem), at.t, args=None)
     y, start = at.parameters, jnp.zeros((), run.network.dtype)
-    if isinstance(run.network, ReLUNetwork):
+    if has_known_kinks(run.network):
         _, product = jax.linearize(velocity, y)
         nothing = jax.tree.map(jnp.zeros_like, y)
         found = spectral_radius(

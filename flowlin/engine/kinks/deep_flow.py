@@ -9,28 +9,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flowlin._tools.arrays import Parameters, prepend_constant
-from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks import unfed
 from flowlin.engine.kinks.sides import (
     OFF,
     SLIDING,
     FixedLayerSides,
     Hyperplanes,
-    LayerSides,
-    map_used_slots,
     matrix_columns,
-    read_slots,
-    solve_gram,
-    write_slots,
 )
+from flowlin.engine.kinks.sliding_flow import AbstractSlidingFlow, error_at_zero_outputs
 from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.loss import Loss
 from flowlin.training.objective import Decay, add_decay
-from flowlin.training.rules import is_none, layers_that_move, tau_per_array
+from flowlin.training.rules import layers_that_move
 
 Layers = list[Array]  # one array (H_l, P) per hidden layer
 
@@ -51,22 +46,11 @@ class FullPass(ForwardPass):
     output_error: Float[Array, "N_out P"]  # -dL/d outputs
 
 
-class DeepFlow(eqx.Module):
+class DeepFlow(AbstractSlidingFlow):
     r"""Velocity and switching conditions at given sides, for any number of layers.
 
-    The pair p of a unit and a sample contributes $g_p C_p \phi_p$ to the velocity, with its gate
-    g, $C_p = -\partial L / \partial h_p$ and $\phi_p = \partial z_p / \partial \theta$. Sliding
-    pairs S have h = 0 whatever their gates, so their phi may be taken with all of S off; their
-    unknown is what they send back, s C_p - u_p in the mean, in which all below is linear:
-
-    $$\dot\theta = D (f - \Phi^T u), \quad \Phi D \Phi^T u = \Phi D f, \quad
-      0 \le u_p \le -(1 - s) C_p(u),$$
-
-    with f minus the gradient with all of S off, and D the diagonal of 1/tau: what is left of f
-    beside the span of the sliding pairs' gradients, in the metric of D. C_p depends on the u of
-    the layers above (`flowlin.engine.kinks.deep_switching` has the derivation). Each layer has its
-    own tau; D is zero for what does not move, and a unit whose z cannot move has no kinks. For one
-    hidden layer this is `OneLayerFlow`, where Phi does not change along a piece and units do not
+    Each layer has its own tau, and a unit whose z cannot move has no kinks. For one hidden layer
+    this is `OneLayerFlow`, where Phi does not change along a piece and units do not
     mix. Here it does: z is no linear function of the parameters, and steps leave the kinks by
     their own errors; `project_to_kinks` brings them back.
 
@@ -85,10 +69,6 @@ class DeepFlow(eqx.Module):
     kinks: tuple[Hyperplanes, ...]  # per hidden layer
     zero_output_error: Array  # size of e at zero outputs
 
-    # Batches of Cholesky factors, in two programs at a time, can wait for each other for ever:
-    # XLA's kernel on CPUs shares a batch out among threads that both programs hold.
-    batches_margins = False
-
     def __init__(
         self, network: ReLUNetwork, task: Task, loss: Loss, tau: PyTree, decay: Decay | None = None
     ):
@@ -103,31 +83,12 @@ class DeepFlow(eqx.Module):
             Hyperplanes.from_inputs(x, share).with_moving_inputs([any_moves] * x.shape[1])
             for share, any_moves in zip(["line", *shares[1:]], moves, strict=False)
         )
-        at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y, task.weights))
-        self.zero_output_error = jnp.max(jnp.linalg.norm(at_zero, axis=1))
+        self.zero_output_error = error_at_zero_outputs(task, loss)
 
     @property
-    def inverse_tau(self) -> Parameters:
-        """1 / tau of every array, zero for arrays that do not move."""
-
-        def one_inverse(tau: Any) -> Any:
-            return jnp.zeros((), self.task.x.dtype) if tau is None else 1.0 / tau
-
-        speeds = jax.tree.map(one_inverse, self.tau, is_leaf=is_none)  # of a prefix: few divisions
-        return tau_per_array(speeds, self.network.parameters)
-
-    def select_moving(self, parameters: Parameters) -> Parameters:
-        """Return a tree like the parameters, without the arrays that do not move."""
-        constants = tau_per_array(self.tau, self.network.parameters)
-
-        def keep_moving(tau: Any, own: Any) -> Any:
-            return None if tau is None else own
-
-        return jax.tree.map(keep_moving, constants, parameters, is_leaf=is_none)
-
-    def all_parameters(self, parameters: Parameters) -> Parameters:
-        """Return all parameters, with those that do not move."""
-        return self.network.with_parameters(parameters).parameters
+    def slope(self) -> Array:
+        """The slope of the network's off side."""
+        return self.network.slope
 
     @property
     def degree(self) -> int:
@@ -182,17 +143,9 @@ class DeepFlow(eqx.Module):
         leads, own = [kinks.is_leader for kinks in self.kinks], self.split_layers(pairs)
         return jnp.concatenate(unfed.among_sharers(self.network, at.gates, at.h[1:-1], leads, own))
 
-    def slide_bound(self, strength: Array) -> Array:
-        """Return the largest u of each kink, negative where nothing slides."""
-        return -(1 - self.network.slope) * strength
-
     def gates(self, codes: Int[Array, "H P"]) -> Float[Array, "H P"]:
         """Return the gates to the sides, those of sliding pairs off."""
         return self.apply_by_layer(lambda kinks, one: kinks.gates(one, self.network.slope), codes)
-
-    def fix_sides(self, sides: LayerSides) -> FixedLayerSides:
-        """Return the sides as the vector field reads them."""
-        return FixedLayerSides(sides.codes, self.gates(sides.codes), sides.slots)
 
     def forward_pass(self, parameters: Parameters, gates: Array | None) -> ForwardPass:
         """Run the forward pass; without gates, with those of the signs of z."""
@@ -293,29 +246,6 @@ class DeepFlow(eqx.Module):
             gram = gram + (pull @ pull.T) * inner
         return gram
 
-    def solve_slides(
-        self,
-        parameters: Parameters,
-        at: ForwardPass,
-        slots: Int[Array, " m"],
-        q: Float[Array, "H P"],
-    ) -> Float[Array, "H P"]:
-        r"""Solve $\Phi D \Phi^T u = q$ for the u of the sliding pairs; zero elsewhere."""
-
-        def solve_slots(slots):
-            return solve_gram(self.gram_matrix(parameters, at, slots), read_slots(q, slots))
-
-        return write_slots(map_used_slots(solve_slots, slots, q.size), slots, q.shape)
-
-    def pass_with_slides(
-        self, parameters: Parameters, frozen: FixedLayerSides
-    ) -> tuple[FullPass, Array]:
-        """Return the pass of the projected velocity, and u (H, P) of sliding pairs, else zero."""
-        free = self.both_passes(parameters, frozen.gates)
-        rates = self.preactivation_rates(parameters, free)
-        u = self.solve_slides(parameters, free, frozen.slots, rates)
-        return self.backward_pass(parameters, free, free.output_error, u), u
-
     def drive_bounds(self, parameters: Parameters, frozen: FixedLayerSides) -> tuple[Array, Array]:
         """Bound each kink's C from below and above over all gates of the sliding pairs above it.
 
@@ -337,18 +267,6 @@ class DeepFlow(eqx.Module):
             reach = [(low, high), *reach]
         bounds = [self.kink_drive([one[end] for one in reach]) for end in (0, 1)]
         return self.among_sharers(at, bounds[0]), self.among_sharers(at, bounds[1])
-
-    def __call__(
-        self, t: ArrayLike | None, parameters: Parameters, frozen: FixedLayerSides | None
-    ) -> Parameters:
-        """Return the velocity of the parameters; without sides, at those of the signs of z."""
-        del t
-        at = (
-            self.both_passes(parameters, None)
-            if frozen is None
-            else self.pass_with_slides(parameters, frozen)[0]
-        )
-        return self.select_moving(self.velocity(parameters, at, self.decay))
 
     def is_unfed(self, codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
         """Tell which pairs have inputs of zero at these sides (`flowlin.engine.kinks.unfed`)."""
@@ -427,30 +345,6 @@ class DeepFlow(eqx.Module):
 
         return lax.cond(jnp.any(feeds), exit_margins, no_exit)
 
-    def project_to_kinks(
-        self, parameters: Parameters, frozen: FixedLayerSides
-    ) -> tuple[Parameters, Array]:
-        """Move the sliding pairs back to their kinks by one Gauss-Newton step.
-
-        **Returns:** the parameters, and whether they moved.
-        """
-        at = self.forward_pass(parameters, frozen.gates)
-        u = self.solve_slides(parameters, at, frozen.slots, jnp.concatenate(at.z))
-        still = jnp.zeros((self.task.outputs, self.task.samples), u.dtype)
-        back = self.velocity(parameters, self.backward_pass(parameters, at, still, u))  # -Phi^T u
-        moved = jnp.any(frozen.slots < frozen.codes.size)
-        return jax.tree.map(jnp.add, parameters, self.select_moving(back)), moved
-
-    def is_at_kink(self, parameters: Parameters, widely: bool = False) -> Bool[Array, "H P"]:
-        """Tell where a leader's |z| may be rounding; nowhere for units without any input.
-
-        `widely` counts the weights that a unit sends with as weights that it receives with: w
-        that is zero is then told from w that is merely small, and so are all its z.
-        """
-        z = jnp.concatenate(self.forward_pass(parameters, None).z)
-        size = self.pair_scales(parameters, widely)
-        return (jnp.abs(z) <= self.z_rounding(size)) & (size > 0) & self.is_leader
-
     def pair_scales(self, parameters: Parameters, widely: bool = False) -> Float[Array, "H P"]:
         """Return the size of each pair's weights times its inputs', the scale of z's rounding.
 
@@ -467,12 +361,6 @@ class DeepFlow(eqx.Module):
             sizes.append(jnp.sqrt(square[:, None] * inputs[None]))
         return jnp.concatenate(sizes)
 
-    def z_rounding(self, sizes: Float[Array, "H P"]) -> Float[Array, "H P"]:
-        """Return the |z| of pairs of these sizes that may be rounding."""
-        eps = jnp.finfo(self.task.x.dtype).eps
-        tiny = jnp.finfo(self.task.x.dtype).tiny / eps
-        return dtype_rounding(self.task.x.dtype).z * sizes + tiny
-
     def drive_scales(self, parameters: Parameters) -> Float[Array, "H 1"]:
         """Return each unit's |C| at zero outputs at most, the scale of its rounding."""
         scale, scales = self.zero_output_error * jnp.ones(self.task.outputs, self.task.x.dtype), []
@@ -480,21 +368,3 @@ class DeepFlow(eqx.Module):
             scale = jnp.sqrt(jnp.sum((w * scale[:, None]) ** 2, axis=0))
             scales = [scale, *scales]
         return jnp.concatenate(scales)[:, None]
-
-    def drive_rounding(self, parameters: Parameters) -> Float[Array, "H 1"]:
-        """Return the |C| of every unit's pairs that may be rounding, however small the loss."""
-        return 5 * jnp.finfo(self.task.x.dtype).eps * self.drive_scales(parameters)
-
-    def margin_tolerances(
-        self, parameters: Parameters, frozen: FixedLayerSides
-    ) -> Float[Array, "H P"]:
-        """Return the margins that may be rounding."""
-        parameters = lax.stop_gradient(parameters)
-        at = self.both_passes(parameters, frozen.gates)
-        eps = jnp.finfo(self.task.x.dtype).eps
-        strength = self.kink_drive([jnp.abs(c) for c in at.drive])
-        slid = dtype_rounding(eps.dtype).u * strength + self.drive_rounding(parameters)
-        tiny = jnp.finfo(eps).tiny / eps
-        return jnp.where(
-            frozen.codes == SLIDING, slid + tiny, self.z_rounding(self.pair_scales(parameters))
-        )

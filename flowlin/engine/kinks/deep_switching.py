@@ -43,6 +43,7 @@ from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks import unfed
 from flowlin.engine.kinks.blow_up import descend_from
 from flowlin.engine.kinks.deep_flow import DeepFlow, FullPass
+from flowlin.engine.kinks.module_flow import ModuleFlow
 from flowlin.engine.kinks.one_layer_switching import side_from_signal
 from flowlin.engine.kinks.sides import (
     NO_SIDES,
@@ -100,7 +101,7 @@ class _Event(eqx.Module):
 class DeepSwitching(AbstractSwitching):
     """Filippov's rule for all layers together, since all pairs at kinks push each other's z."""
 
-    flow: DeepFlow
+    flow: DeepFlow | ModuleFlow
     slots: int = eqx.field(static=True)  # sliding pairs of all layers at most
     starts_at_kink: bool = eqx.field(static=True, default=True)  # as in `Method`
 

@@ -17,6 +17,7 @@ from flowlin._tools.arguments import (
     integer_from,
     positive,
     static_value,
+    with_article,
 )
 from flowlin._tools.arrays import ENABLE_X64, Real
 from flowlin._tools.warn import warn_user
@@ -27,6 +28,7 @@ from flowlin.engine.solvers.rkc import RKC
 from flowlin.engine.solvers.wrapped import Explicit, is_explicit
 from flowlin.events.event import AbstractKinkTraits
 from flowlin.networks.base import AbstractModel
+from flowlin.networks.modules import has_known_kinks
 from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.problem import Problem
@@ -120,7 +122,7 @@ class IgnoreKinks(AbstractKinks):
         """Choose low order for a ReLU network, high order for one without kinks."""
         if solver is not None:
             return solver, ASKED_REASON
-        if isinstance(problem.network, ReLUNetwork):
+        if has_known_kinks(problem.network):
             return BOSH3, DEFAULT_REASON
         return DOPRI8 if rtol <= 1e-6 else TSIT5, DEFAULT_REASON
 
@@ -129,7 +131,7 @@ class IgnoreKinks(AbstractKinks):
 
     def remedy(self, network: AbstractModel) -> str:
         """Return advice against ignoring kinks."""
-        if isinstance(network, ReLUNetwork):
+        if has_known_kinks(network):
             return "; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`"
         if network.kinks_and_reason[0] == "none":
             return ""
@@ -229,7 +231,11 @@ class AveragedKinks(AbstractKinks):
                 f"{type(solver).__name__}, or pass other `kinks`."
             )
         network = problem.network
-        assert isinstance(network, ReLUNetwork)
+        if not isinstance(network, ReLUNetwork):
+            raise ValueError(
+                f"`AveragedKinks` is for an fl.ReLUNetwork, got {with_article(network.kind)}; pass "
+                "`kinks=fl.ExactKinks()`, `fl.SmoothKinks(1e-4)` or `fl.IgnoreKinks()`."
+            )
         task, loss, tau = problem.task, problem.loss, problem.time_constants
         own = AveragedGates(network, task, loss, tau, problem.decay, problem.schedule)
         return own, "the solver of averaged kinks"
@@ -402,7 +408,7 @@ def walk_cost(network: AbstractModel, task: Task) -> WalkCost:
 
 
 def choose_kinks(
-    network: ReLUNetwork, task: Task, solver: diffrax.AbstractSolver | None
+    network: AbstractModel, task: Task, solver: diffrax.AbstractSolver | None
 ) -> tuple[AbstractKinks, str]:
     """Choose the policy for a run that was given none, and say why.
 
@@ -417,7 +423,7 @@ def choose_kinks(
     gets to 1e-6, and descent takes 4 to 150 times as long. At 1e-4 smoothing is the faster one with
     digits and at 5,120 pairs, plain integration nowhere.
     """
-    averages = len(network.hidden) == 1 and solver is None
+    averages = isinstance(network, ReLUNetwork) and len(network.hidden) == 1 and solver is None
     walks, why = walk_cost(network, task).verdict(averages)
     if not walks:
         kinks = AveragedKinks() if averages else IGNORED

@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree, Shaped
 
 from flowlin._tools.arrays import Parameters, first_true_indices, is_traced, replace_fields
 from flowlin._tools.numerics import dtype_rounding, pseudo_inverse
+from flowlin.networks.base import AbstractModel
 from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.buffer import EventBuffer
 from flowlin.tasks.task import Task
@@ -181,13 +182,13 @@ def has_projector(slots: int, inputs: int) -> bool:
     return inputs <= 2 * slots
 
 
-def may_be_at_kink(network: ReLUNetwork, task: Task) -> bool:
+def may_be_at_kink(network: AbstractModel, task: Task) -> bool:
     """Tell whether a pair's |z| may be rounding; also where arrays are traced.
 
     On the host and by a larger bound than the walks' own, so that a run that surely has no such
     pair at its start is compiled without the choice of sides there.
     """
-    if is_traced((network, task)):
+    if is_traced((network, task)) or not isinstance(network, ReLUNetwork):
         return True
     rounding, c = dtype_rounding(network.dtype), float(network.bias_strength)
     tiny = np.finfo(network.dtype).tiny / np.finfo(network.dtype).eps
@@ -406,7 +407,7 @@ class Piece(eqx.Module):
 class AbstractSwitching(eqx.Module):
     """Base class of Filippov's rule, which chooses sides at the start and every event of `flow`."""
 
-    flow: AbstractVar[Any]  # `OneLayerFlow` or `DeepFlow`
+    flow: AbstractVar[Any]  # `OneLayerFlow`, `DeepFlow` or `ModuleFlow`
 
     @abc.abstractmethod
     def start_sides(self, parameters: Parameters) -> Any:

@@ -15,6 +15,7 @@ from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin._tools.numerics import while_loop
 from flowlin.engine.kinks.deep_flow import DeepFlow
 from flowlin.engine.kinks.deep_switching import DeepSwitching
+from flowlin.engine.kinks.module_flow import ModuleFlow
 from flowlin.engine.kinks.one_layer import OneLayerFlow
 from flowlin.engine.kinks.one_layer_switching import OneLayerSwitching
 from flowlin.engine.kinks.sides import RESOLVED, AbstractSwitching, Approach, Piece
@@ -30,6 +31,7 @@ from flowlin.engine.solvers.wrapped import (
     Wrapped,
     evaluations,
 )
+from flowlin.networks.modules import ForeignModel
 from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.buffer import EventBuffer
 from flowlin.training.problem import Problem
@@ -38,14 +40,16 @@ from flowlin.training.problem import Problem
 def choose_switching(
     problem: Problem, slots: int, loop_kind: str, starts_at_kink: bool
 ) -> AbstractSwitching:
-    """Choose the rule, and with it the flow, by a network's number of hidden layers."""
+    """Choose the rule, and with it the flow, by the kind of a network and its hidden layers."""
     network = problem.network
-    assert isinstance(network, ReLUNetwork)
-    what = network, problem.task, problem.loss, problem.time_constants, problem.decay
-    if len(network.hidden) == 1:
-        return OneLayerSwitching(OneLayerFlow(*what), slots, loop_kind, starts_at_kink)
-    pairs = sum(network.hidden) * problem.task.samples
-    return DeepSwitching(DeepFlow(*what), min(4 * slots, pairs), starts_at_kink)
+    what = problem.task, problem.loss, problem.time_constants, problem.decay
+    if isinstance(network, ReLUNetwork) and len(network.hidden) == 1:
+        return OneLayerSwitching(OneLayerFlow(network, *what), slots, loop_kind, starts_at_kink)
+    room = min(4 * slots, sum(network.hidden) * problem.task.samples)
+    if isinstance(network, ReLUNetwork):
+        return DeepSwitching(DeepFlow(network, *what), room, starts_at_kink)
+    assert isinstance(network, ForeignModel)
+    return DeepSwitching(ModuleFlow(network, *what), room, starts_at_kink)
 
 
 class StepPieces(eqx.Module):
@@ -297,7 +301,7 @@ class HeldWalk(Wrapped[WalkState]):
     """
 
     solver: RKC
-    flow: Any  # `OneLayerFlow` or `DeepFlow`
+    flow: Any  # `OneLayerFlow`, `DeepFlow` or `ModuleFlow`
 
     def init(self, terms, t0, t1, y0, args) -> WalkState:
         """Refuse to start: sides are found by a walk."""

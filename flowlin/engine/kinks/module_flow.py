@@ -1,0 +1,308 @@
+"""The gradient flow of any module made of ReLUs, at given sides of its gates."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from flowlin._tools.arrays import Parameters
+from flowlin.engine.kinks.sides import ON, SLIDING, FixedLayerSides, read_slots
+from flowlin.engine.kinks.sliding_flow import AbstractSlidingFlow, error_at_zero_outputs
+from flowlin.networks.module_kinks import KinkProgram, outputs_and_preactivations
+from flowlin.networks.modules import ForeignModel
+from flowlin.tasks.task import Task
+from flowlin.training.loss import Loss
+from flowlin.training.objective import Decay, add_decay
+
+PROBES = 4  # random directions by which scales are estimated
+
+
+class ModulePass(eqx.Module):
+    """A forward pass at given gates; z and gates are (H, P), z in a list as of several layers."""
+
+    z: list[Array]
+    gates: Float[Array, "H P"]
+
+
+class FullModulePass(ModulePass):
+    """A forward and a backward pass at given gates."""
+
+    drive: list[Array]  # C = -dL/dh of all pairs, one array
+    force: Parameters  # -dL/d parameters, with what sliding pairs send back
+    output_error: Float[Array, "N_out P"]  # -dL/d outputs
+
+
+class ModuleFlow(AbstractSlidingFlow):
+    r"""Velocity and switching conditions at given sides, for any graph of ReLUs.
+
+    Every kink is $h = g z + e$ in the module's program (`flowlin.networks.module_kinks`), with its
+    gate g, 1 for a pair that is on and 0 for others, and $e = 0$, which only derivatives see. With
+    the u of the sliding pairs
+
+    $$F(\theta, e, u) = L(\theta, e) + \sum_{p \in S} u_p z_p(\theta, e)$$
+
+    gives the velocity $-\partial F / \partial \theta$ and the drive $C = -\partial F / \partial e$
+    of all pairs by one backward pass. $\Phi$ is one backward pass of one sample for each sliding
+    pair, dz/dt a forward pass of tangents. Weights that pairs share need nothing of their own.
+
+    Scales of z and C, by which rounding is told, are root mean squares over random signs s:
+    $|\sum_k s_k \theta_k \partial z / \partial \theta_k|$ for z, and the drive of outputs' errors
+    of random signs for C.
+    """
+
+    network: ForeignModel
+    task: Task
+    loss: Loss
+    tau: PyTree
+    decay: Decay | None
+    zero_output_error: Array  # size of e at zero outputs
+
+    def __init__(
+        self, network: ForeignModel, task: Task, loss: Loss, tau: PyTree, decay: Decay | None = None
+    ):
+        self.network, self.task, self.loss, self.tau = network, task, loss, tau
+        self.decay = decay
+        self.zero_output_error = error_at_zero_outputs(task, loss)
+
+    @property
+    def program(self) -> KinkProgram:
+        """The module's call on one sample."""
+        found = self.network.kink_program(self.task.inputs)
+        assert isinstance(found, KinkProgram)
+        return found
+
+    @property
+    def slope(self) -> Array:
+        """Zero: what a kink has on its off side is a part of its own in the program."""
+        return jnp.zeros((), self.task.x.dtype)
+
+    @property
+    def units(self) -> int:
+        """The units of all places with kinks."""
+        return sum(self.network.hidden)
+
+    @property
+    def degree(self) -> int:
+        """The degree that z is taken to have in the parameters along a step: that of a network."""
+        return len(self.network.hidden)
+
+    @property
+    def feeds_all(self) -> bool:
+        """True: pairs without inputs are not looked for."""
+        return True
+
+    @property
+    def is_leader(self) -> Bool[Array, "H P"]:
+        """Flags of all pairs, since each has a kink of its own."""
+        return jnp.ones((self.units, self.task.samples), bool)
+
+    def sides_of_followers(self, codes: Int[Array, "H P"]) -> Int[Array, "H P"]:
+        """Return the sides as they are: no pair follows another."""
+        return codes
+
+    def kink_drive(self, drive: list[Array]) -> Float[Array, "H P"]:
+        """Return C, of one pair for each kink."""
+        return drive[0]
+
+    def joint_drive(self, at: FullModulePass) -> Float[Array, "H P"]:
+        """Return C of a pass, of one pair for each kink."""
+        return at.drive[0]
+
+    def among_sharers(self, at: ModulePass, pairs: Float[Array, "H P"]) -> Float[Array, "H P"]:
+        """Return values as they are: no pair shares its kink."""
+        del at
+        return pairs
+
+    def gates(self, codes: Int[Array, "H P"]) -> Float[Array, "H P"]:
+        """Return the gates to the sides, those of sliding pairs off."""
+        return (codes == ON).astype(self.task.x.dtype)
+
+    def _values_of_sample(self, parameters: Parameters, x: Array, gates: Any, extra: Any) -> Any:
+        """Return outputs (N_out,) and z (H,) of one sample; without gates, by the signs of z."""
+        leaves = jax.tree.leaves((parameters, self.network.fixed))
+        return outputs_and_preactivations(self.program, [*leaves, x], gates, extra)
+
+    def _values(self, parameters: Parameters, gates: Array, extra: Array) -> tuple[Array, Array]:
+        """Return outputs (N_out, P) and z (H, P) of all samples."""
+        over_samples = jax.vmap(self._values_of_sample, in_axes=(None, 0, 1, 1), out_axes=1)
+        return over_samples(parameters, self.task.x, gates, extra)
+
+    def forward_pass(self, parameters: Parameters, gates: Array | None) -> ModulePass:
+        """Run the forward pass; without gates, with those of the signs of z."""
+        parameters = self.all_parameters(parameters)
+        if gates is None:
+            free = jax.vmap(lambda x: self._values_of_sample(parameters, x, None, None), out_axes=1)
+            z = free(self.task.x)[1]
+            return ModulePass([z], (z > 0).astype(z.dtype))
+        return ModulePass([self._values(parameters, gates, jnp.zeros_like(gates))[1]], gates)
+
+    def both_passes(self, parameters: Parameters, gates: Array | None) -> FullModulePass:
+        """Run both passes; without gates, with those of the signs of z."""
+        if gates is None:
+            gates = self.forward_pass(parameters, None).gates
+
+        def error_of(outputs: Array) -> Array:
+            return -jax.grad(self.loss)(outputs.T, self.task.y, self.task.weights).T
+
+        return self._pass_of_error(parameters, gates, error_of, None)
+
+    def backward_pass(
+        self,
+        parameters: Parameters,
+        at: ModulePass,
+        error: Float[Array, "N_out P"],
+        u: Float[Array, "H P"] | None,
+    ) -> FullModulePass:
+        """Run the backward pass of the outputs' errors, with the u of the sliding pairs."""
+        return self._pass_of_error(parameters, at.gates, lambda outputs: error, u)
+
+    def _pass_of_error(
+        self, parameters: Parameters, gates: Array, error_of: Any, u: Array | None
+    ) -> FullModulePass:
+        """Run both passes, with a function of the outputs that gives their errors."""
+        parameters, none = self.all_parameters(parameters), jnp.zeros_like(gates)
+        (outputs, z), pull = jax.vjp(
+            lambda p, extra: self._values(p, gates, extra), parameters, none
+        )
+        error = error_of(outputs)
+        force, drive = pull((error, none if u is None else -u))
+        return FullModulePass([z], gates, [drive], force, error)
+
+    def velocity(
+        self, parameters: Parameters, at: FullModulePass, decay: Decay | None = None
+    ) -> Parameters:
+        """Return the velocity of all parameters that a pass makes, with a decay's."""
+        force = add_decay(at.force, decay, self.all_parameters(parameters))
+        return jax.tree.map(jnp.multiply, force, self.inverse_tau)
+
+    def preactivation_rates(
+        self, parameters: Parameters, at: FullModulePass
+    ) -> Float[Array, "H P"]:
+        """Return dz/dt along the velocity of a pass."""
+        velocity = self.velocity(parameters, at, self.decay)
+        return self._z_tangent(parameters, at.gates, velocity)
+
+    def _z_tangent(self, parameters: Parameters, gates: Array, way: Parameters) -> Array:
+        """Return the derivative of z (H, P) along a way of all parameters."""
+
+        def z_of(parameters: Parameters) -> Array:
+            return self._values(parameters, gates, jnp.zeros_like(gates))[1]
+
+        return jax.jvp(z_of, (self.all_parameters(parameters),), (way,))[1]
+
+    def _pulls_of_slots(
+        self, parameters: Parameters, gates: Array, slots: Int[Array, " m"]
+    ) -> tuple[Parameters, Float[Array, "m H"]]:
+        """Return the derivatives of the slots' z to all parameters and to their samples' h."""
+        parameters, samples = self.all_parameters(parameters), self.task.samples
+        unit, sample = slots // samples, slots % samples
+
+        def pull_one(unit: Array, x: Array, gate: Array) -> tuple[Parameters, Array]:
+            def z_of(parameters: Parameters, extra: Array) -> Array:
+                return self._values_of_sample(parameters, x, gate, extra)[1]
+
+            z, pull = jax.vjp(z_of, parameters, jnp.zeros_like(gate))
+            return pull((unit == np.arange(z.size, dtype=unit.dtype)).astype(z.dtype))
+
+        return jax.vmap(pull_one)(unit, self.task.x[sample], gates.T[sample])
+
+    def gram_matrix(
+        self, parameters: Parameters, at: ModulePass, slots: Int[Array, " m"]
+    ) -> Float[Array, "m m"]:
+        r"""Return $\Phi D \Phi^T$ of the pairs in the slots, zero in empty ones."""
+        rows = self._pulls_of_slots(parameters, at.gates, slots)[0]
+        gram = jnp.zeros((slots.size, slots.size), self.task.x.dtype)
+        for row, speed in zip(
+            jax.tree.leaves(rows), jax.tree.leaves(self.inverse_tau), strict=True
+        ):
+            flat = row.reshape(slots.size, math.prod(row.shape[1:]))
+            gram = gram + speed * (flat @ flat.T)
+        return gram
+
+    def drive_bounds(self, parameters: Parameters, frozen: FixedLayerSides) -> tuple[Array, Array]:
+        """Bound each kink's C from below and above over all gates of the sliding pairs above it.
+
+        By interval arithmetic, place by place down: a sliding pair sends back g C with any g from
+        zero to one. Where the upper bound is negative for all sliding pairs of a sample, the flow
+        is unique.
+        """
+        drive = self.joint_drive(self.both_passes(parameters, frozen.gates))
+        slots, samples = frozen.slots, self.task.samples
+        reach = self._pulls_of_slots(parameters, frozen.gates, slots)[1]  # dz of slots to h
+        sample = jnp.where(slots < drive.size, slots % samples, samples)
+        there = (sample[:, None] == np.arange(samples, dtype=sample.dtype)[None]).astype(reach.dtype)
+        plus, minus = jnp.maximum(reach, 0), jnp.minimum(reach, 0)
+
+        def tighten(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+            least = jnp.minimum(read_slots(bounds[0], slots), 0)[:, None]
+            most = jnp.maximum(read_slots(bounds[1], slots), 0)[:, None]
+            low = (plus * least + minus * most).T @ there
+            high = (plus * most + minus * least).T @ there
+            return drive + low, drive + high
+
+        # A place depends on those above it alone: exact after as many rounds as there are places.
+        return lax.fori_loop(0, len(self.network.hidden), tighten, (drive, drive))
+
+    def side_distances(
+        self, parameters: Parameters, frozen: FixedLayerSides
+    ) -> Float[Array, "H P"]:
+        """Return |z| of pairs on their sides."""
+        z = self.forward_pass(parameters, frozen.gates).z[0]
+        return jnp.where(frozen.codes == ON, z, -z)
+
+    def margins(self, parameters: Parameters, frozen: FixedLayerSides) -> Float[Array, "2 H P"]:
+        """Return each kink's distance from an event, as `OneLayerFlow.margins`."""
+        return self.margins_and_bounds(parameters, frozen)[0]
+
+    def margins_and_bounds(
+        self, parameters: Parameters, frozen: FixedLayerSides
+    ) -> tuple[Float[Array, "2 H P"], Float[Array, "H P"]]:
+        """Return `margins`, and the `slide_bound` of each kink: negative where it repels."""
+        at, u = self.pass_with_slides(parameters, frozen)
+        z, slides = at.z[0], frozen.codes == SLIDING
+        bound = self.slide_bound(self.joint_drive(at))
+        side = jnp.where(frozen.codes == ON, z, -z)
+        first, second = jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)
+        return jnp.stack([first, second]), bound
+
+    def pair_scales(self, parameters: Parameters, widely: bool = False) -> Float[Array, "H P"]:
+        """Return the scale of each pair's z, see the class."""
+        del widely
+        parameters = self.all_parameters(lax.stop_gradient(parameters))
+        gates = self.forward_pass(parameters, None).gates
+
+        def tangent(signs: PyTree) -> Array:
+            way = jax.tree.map(lambda a, s: a * s.astype(a.dtype), parameters, signs)
+            return self._z_tangent(parameters, gates, way)
+
+        return _root_mean_square(jax.vmap(tangent)(_random_signs(parameters)))
+
+    def drive_scales(self, parameters: Parameters) -> Float[Array, "H 1"]:
+        """Return each unit's largest scale of C, see the class; with all gates on."""
+        parameters, samples = lax.stop_gradient(parameters), self.task.samples
+        gates = jnp.ones((self.units, samples), self.task.x.dtype)
+        at = ModulePass([], gates)
+
+        def drive(signs: Array) -> Array:
+            error = self.zero_output_error * signs.astype(gates.dtype)
+            return self.backward_pass(parameters, at, error, None).drive[0]
+
+        shape = jnp.zeros((self.task.outputs, samples), gates.dtype)
+        scales = _root_mean_square(jax.vmap(drive)(_random_signs(shape)))
+        return lax.stop_gradient(jnp.max(scales, axis=1, keepdims=True))
+
+
+def _random_signs(tree: PyTree) -> PyTree:
+    """Return `PROBES` arrays of random signs for each array, always the same ones."""
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda a: rng.choice(np.array([-1, 1], np.int8), (PROBES, *a.shape)), tree)
+
+
+def _root_mean_square(probes: Float[Array, "n H P"]) -> Float[Array, "H P"]:
+    """Return the root mean square over probes."""
+    return lax.stop_gradient(jnp.sqrt(jnp.mean(probes**2, axis=0)))
