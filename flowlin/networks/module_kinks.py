@@ -469,13 +469,33 @@ def _constant_value(atom: _Atom, definitions: dict[int, _Operation]) -> np.ndarr
     return _constant_value(made_by.inputs[0], definitions)
 
 
+@jax.custom_jvp
+def _gated_at_kink(z: Array, gate: Array, at_kink: Array) -> Array:
+    """Return g z, of which a pair at its kink passes on positive tangents alone."""
+    del at_kink
+    return gate * z
+
+
+@_gated_at_kink.defjvp
+def _tangent_at_kink(
+    values: tuple[Array, Array, Array], tangents: tuple[Array, Array, Array]
+) -> tuple[Array, Array]:
+    """Return g z, and the directional derivative of max(z, 0) at its kink; else g dz."""
+    (z, gate, at_kink), dz = values, tangents[0]
+    return gate * z, jnp.where(at_kink != 0, jnp.where(dz > 0, dz, 0.0), gate * dz)
+
+
 def outputs_and_preactivations(
-    program: KinkProgram, arguments: Sequence[Array], gates: Array | None, extra: Array | None
+    program: KinkProgram,
+    arguments: Sequence[Array],
+    gates: Array | None,
+    extra: Array | None,
+    at_kink: Array | None = None,
 ) -> tuple[Float[Array, " N_out"], Float[Array, " H"]]:
     """Return the outputs for one sample, and the z of all kinks, of one place after another.
 
     **Arguments:** `gates` (H,) and `extra` (H,) make g z + e of each z; without gates it is
-    max(z, 0).
+    max(z, 0). Where `at_kink` (H,) is not zero, a tangent of z goes on as its positive part.
     """
     found: list[Array] = []
 
@@ -484,8 +504,11 @@ def outputs_and_preactivations(
         found.append(jnp.ravel(z))
         if gates is None or extra is None:
             return jnp.where(z > 0, z, 0.0)
-        gate, more = (a[start : start + z.size].reshape(z.shape) for a in (gates, extra))
-        return gate * z + more
+        own = slice(start, start + z.size)
+        gate, more = (a[own].reshape(z.shape) for a in (gates, extra))
+        if at_kink is None:
+            return gate * z + more
+        return _gated_at_kink(z, gate, at_kink[own].reshape(z.shape)) + more
 
     outputs = program.evaluate(arguments, rectify)
     return outputs, jnp.concatenate(found)

@@ -8,9 +8,10 @@ share a kink are in it, with drives that add up by themselves. Descent comes in 
 before the event, and leaves, but for its chatter, along a ray: the velocity after the event, a
 local minimum of $L'(\theta_0; \delta) + |\delta|^2 / 2$ (in the metric of tau).
 
-All that $L'$ reads of $\delta$ are the changes that each layer's own weights make in its z,
-$\delta W_k h_k + c\, \delta b_k$ (H_k, P). A step of descent adds its signals times
-$(h_k^T h_k + c^2) / \tau$ to them: all is done in these, however many inputs there are.
+In a network of layers all that $L'$ reads of $\delta$ are the changes that each layer's own weights
+make in its z, $\delta W_k h_k + c\, \delta b_k$ (H_k, P). A step of descent adds its signals times
+$(h_k^T h_k + c^2) / \tau$ to them: all is done in these, however many inputs there are. Of any
+other module all weights move.
 
 It says what becomes of all pairs at once, whatever their number, where `deep_switching` chooses
 them one by one; but only in digits that its chatter leaves. So it is asked where pairs without
@@ -29,6 +30,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flowlin._tools.arrays import Parameters
 from flowlin.engine.kinks.deep_flow import DeepFlow, FullPass, Layers
+from flowlin.engine.kinks.module_flow import ModuleFlow
 from flowlin.engine.kinks.sides import OFF, ON, SLIDING
 from flowlin.training.objective import add_decay
 
@@ -61,7 +63,7 @@ class Outcome(eqx.Module):
 
 
 def descend_from(
-    flow: DeepFlow,
+    flow: DeepFlow | ModuleFlow,
     parameters: Parameters,
     codes: Int[Array, "H P"],
     pairs: Bool[Array, "H P"],
@@ -76,24 +78,24 @@ def descend_from(
     still: Any = lax.stop_gradient(flow)
     own = jnp.where(pairs, OFF, codes).astype(codes.dtype)
     at = still.both_passes(parameters, still.gates(own))
-    masks = still.split_layers(pairs)
+    space = ParameterChanges if isinstance(still, ModuleFlow) else PreactivationChanges
+    changes: Any = space(still, parameters, at, pairs)
     nothing = jax.tree.map(jnp.zeros_like, before)
     decayed = add_decay(nothing, still.decay, still.all_parameters(parameters))
-    drift = _own_changes(still, at, jax.tree.map(jnp.multiply, decayed, still.inverse_tau))
-    responses = [_response_of_layer(still, k, h) for k, h in enumerate(at.h[:-1])]
-    step = jax.vmap(lambda own: _step_and_tangents(still, parameters, at, masks, own, responses))
+    drift = changes.of(jax.tree.map(jnp.multiply, decayed, still.inverse_tau))
+    step = jax.vmap(changes.step_and_tangents)
 
     def advance(state):
-        count, changes, half, last, chatter = state
-        moved, tangents = step(changes)
+        count, moved, half, last, chatter = state
+        more, tangents = step(moved)
         late = count > STEPS_IN + STEPS_OUT // 2
         change = jnp.where(late, jnp.abs(tangents - last), 0.0)
         half = jnp.where(late, half, tangents)
-        changes = [z + dz + decay[None] for z, dz, decay in zip(changes, moved, drift, strict=True)]
-        return count + 1, changes, half, tangents, jnp.maximum(chatter, change)
+        moved = jax.tree.map(lambda z, dz, d: z + dz + d[None], moved, more, drift)
+        return count + 1, moved, half, tangents, jnp.maximum(chatter, change)
 
     phases = STEPS_IN + jnp.arange(PHASES, dtype=still.task.x.dtype) / PHASES
-    start = [-phases[:, None, None] * one[None] for one in _own_changes(still, at, before)]
+    start = jax.tree.map(lambda one: -jnp.tensordot(phases, one, 0), changes.of(before))
     none = jnp.zeros((PHASES, *pairs.shape), still.task.x.dtype)
     steps = jnp.where(wanted, STEPS_IN + STEPS_OUT, 0)
     state = jnp.zeros((), steps.dtype), start, none, none, none
@@ -105,37 +107,65 @@ def descend_from(
     return Outcome(rates[jnp.argmin(others)], size, jnp.all(others == 0))
 
 
-def _own_changes(flow: DeepFlow, at: FullPass, delta: Parameters) -> Layers:
-    """Return by how much a change of all parameters moves each z, the layers below at rest."""
-    (*weights, _), (*biases, _) = delta
-    own = [dw @ h for dw, h in zip(weights, at.h, strict=False)]
-    return [
-        z if db is None else z + (flow.network.bias_strength * db)[:, None]
-        for z, db in zip(own, biases, strict=True)
-    ]
+class ParameterChanges:
+    """Changes of the weights themselves, of any module."""
+
+    def __init__(self, flow: ModuleFlow, parameters: Parameters, at: Any, pairs: Array):
+        self.flow, self.parameters, self.at = flow, flow.all_parameters(parameters), at
+        self.pairs = pairs
+
+    def of(self, delta: Parameters) -> Parameters:
+        """Return the change of all parameters as it is."""
+        return delta
+
+    def step_and_tangents(self, delta: Parameters) -> tuple[Parameters, Float[Array, "H P"]]:
+        """Return what a step of descent on L' adds to a change, and dz (H, P) there."""
+        flow, at = self.flow, self.at
+
+        def values(parameters: Parameters) -> tuple[Array, Array]:
+            none = jnp.zeros_like(at.gates)
+            return flow.values_with_kinks(parameters, at.gates, none, self.pairs)
+
+        def loss_change(delta: Parameters) -> tuple[Array, Array]:
+            _, (outputs, tangents) = jax.jvp(values, (self.parameters,), (delta,))
+            return -jnp.sum(at.output_error * outputs), tangents
+
+        gradient, tangents = jax.grad(loss_change, has_aux=True)(delta)
+        return jax.tree.map(lambda g, speed: -g * speed, gradient, flow.inverse_tau), tangents
 
 
-def _step_and_tangents(
-    flow: DeepFlow,
-    parameters: Parameters,
-    at: FullPass,
-    pairs: Layers,
-    own: Layers,
-    responses: list[Callable[[Array], Array]],
-) -> tuple[Layers, Float[Array, "H P"]]:
-    """Return what a step of descent on L' adds to each layer's own changes, and dz (H, P) there."""
-    weights, slope = flow.all_parameters(parameters)[0], flow.network.slope
+class PreactivationChanges:
+    """Changes that each layer's own weights make in its z, the layers below at rest."""
 
-    def loss_change(own):
-        below, tangents = jnp.zeros_like(flow.task.x.T), []
-        for dz, w, gate, at_kink in zip(own, weights, at.gates, pairs, strict=False):
-            dz = dz + w @ below if tangents else dz
-            below = jnp.where(at_kink, jnp.where(dz > 0, dz, slope * dz), gate * dz)
-            tangents.append(dz)
-        return -jnp.sum(at.output_error * (weights[-1] @ below)), jnp.concatenate(tangents)
+    def __init__(self, flow: DeepFlow, parameters: Parameters, at: FullPass, pairs: Array):
+        self.flow, self.parameters, self.at = flow, parameters, at
+        self.pairs = flow.split_layers(pairs)
+        self.responses = [_response_of_layer(flow, k, h) for k, h in enumerate(at.h[:-1])]
 
-    gradient, tangents = jax.grad(loss_change, has_aux=True)(own)
-    return [by(-back) for by, back in zip(responses, gradient, strict=True)], tangents
+    def of(self, delta: Parameters) -> Layers:
+        """Return by how much a change of all parameters moves each z."""
+        (*weights, _), (*biases, _) = delta
+        own = [dw @ h for dw, h in zip(weights, self.at.h, strict=False)]
+        return [
+            z if db is None else z + (self.flow.network.bias_strength * db)[:, None]
+            for z, db in zip(own, biases, strict=True)
+        ]
+
+    def step_and_tangents(self, own: Layers) -> tuple[Layers, Float[Array, "H P"]]:
+        """Return what a step of descent on L' adds to the changes, and dz (H, P) there."""
+        flow, at = self.flow, self.at
+        weights, slope = flow.all_parameters(self.parameters)[0], flow.network.slope
+
+        def loss_change(own):
+            below, tangents = jnp.zeros_like(flow.task.x.T), []
+            for dz, w, gate, at_kink in zip(own, weights, at.gates, self.pairs, strict=False):
+                dz = dz + w @ below if tangents else dz
+                below = jnp.where(at_kink, jnp.where(dz > 0, dz, slope * dz), gate * dz)
+                tangents.append(dz)
+            return -jnp.sum(at.output_error * (weights[-1] @ below)), jnp.concatenate(tangents)
+
+        gradient, tangents = jax.grad(loss_change, has_aux=True)(own)
+        return [by(-back) for by, back in zip(self.responses, gradient, strict=True)], tangents
 
 
 def _response_of_layer(flow: DeepFlow, k: int, h: Array) -> Callable[[Array], Array]:

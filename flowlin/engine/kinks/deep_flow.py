@@ -272,6 +272,31 @@ class DeepFlow(AbstractSlidingFlow):
         """Tell which pairs have inputs of zero at these sides (`flowlin.engine.kinks.unfed`)."""
         return jnp.concatenate(unfed.is_unfed(self.network, self.split_layers(codes)))
 
+    def rest_unfed(self, parameters: Parameters, codes: Int[Array, "H P"]) -> Int[Array, "H P"]:
+        """Return sides in which pairs without inputs are off where they would slide."""
+        del parameters
+        return jnp.where(self.is_unfed(codes) & (codes == SLIDING), OFF, codes)
+
+    def meeting_pairs(
+        self, parameters: Parameters, codes: Int[Array, "H P"], at_event: Bool[Array, "H P"]
+    ) -> tuple[Bool[Array, "H P"], Bool[Array, ""]]:
+        """Return the pairs that meet at an event, and whether their sides have to be proven.
+
+        They have where pairs without inputs meet others at their kinks, or one unit's kinks depend
+        on each other.
+        """
+        del parameters
+        pairs = self.with_followers(at_event | (codes == SLIDING))
+        base = jnp.where(pairs, SLIDING, codes)
+        idle = self.is_unfed(base)
+        at_kinks = pairs & ~idle
+        pairs = at_kinks | (idle & self.apply_across_layers(unfed.any_below, at_kinks))
+        inputs, sides = self.task.x.shape[1], self.split_layers(base)
+        depends = self.apply_across_layers(
+            lambda own: unfed.depend_on_each_other(sides, own, inputs), at_kinks & self.is_leader
+        )
+        return pairs, jnp.any(pairs & idle) | jnp.any(depends)
+
     def rates_of_unfed(
         self, parameters: Parameters, unfed_: Bool[Array, "H P"], rising: Float[Array, "H P"]
     ) -> Float[Array, "H P"]:

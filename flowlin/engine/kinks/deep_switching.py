@@ -168,7 +168,10 @@ class DeepSwitching(AbstractSwitching):
         near = flow.is_at_kink(parameters, widely=not flow.feeds_all)
         full, u = before
         event = _Event(parameters, sides, full, flow.among_sharers(full, u), fired, near)
-        if flow.feeds_all:
+        if isinstance(flow, ModuleFlow):
+            event = self._with_pairs_above(event)
+            new, unsure = self._check_by_descent(event, self._new_sides(event))
+        elif flow.feeds_all:
             new, unsure = self._new_sides(event), False
         else:
             new, unsure = self._check_by_descent(event, self._choose_with_unfed(event))
@@ -177,11 +180,32 @@ class DeepSwitching(AbstractSwitching):
         highest = flow.drive_bounds(parameters, frozen)[1]
         doubtful = highest > dtype_rounding(highest.dtype).snap * jnp.abs(strength)
         branch = slides & (new.codes == ON) & doubtful
-        if not flow.feeds_all:
+        if isinstance(flow, ModuleFlow) or not flow.feeds_all:
             branch = branch | (unsure & fired & flow.is_leader)
         first = jnp.max(jnp.where(branch, highest, -jnp.inf))
         first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
         return replace_fields(new, certificate=first), branch
+
+    def _with_pairs_above(self, event: _Event) -> _Event:
+        """Give pairs that only pairs at their kinks feed the sides that these would send them to.
+
+        Such a pair has z = 0 until one below it rises, and its gate counts from then on alone: the
+        drive below is that with the gate that a rise would give it.
+        """
+        flow, parameters = self.flow, event.parameters
+        assert isinstance(flow, ModuleFlow)
+        pairs = event.fired | event.at_kink | (event.sides.codes == SLIDING)
+        above, codes = flow.sides_above(parameters, event.sides.codes, pairs)
+        sides = self._layer_sides(codes, event.sides.failure)
+        full, u = flow.pass_with_slides(parameters, flow.fix_sides(sides))
+        return dataclasses.replace(
+            event,
+            sides=replace_fields(sides, certificate=event.sides.certificate),
+            full_pass=full,
+            u=u,
+            fired=event.fired & ~above,
+            at_kink=event.at_kink & ~above,
+        )
 
     def _new_sides(self, event: _Event, silent: _UnfedAbove | None = None) -> LayerSides:
         """Return the new sides after an event."""
@@ -243,9 +267,8 @@ class DeepSwitching(AbstractSwitching):
 
         new = lax.while_loop(is_unsolved, choose_once, (event.sides, jnp.zeros((), int)))[0]
         # A pair that slid and has no inputs any more cannot slide.
-        idle = flow.is_unfed(new.codes) & (new.codes == SLIDING)
-        codes = flow.sides_of_followers(jnp.where(idle, OFF, new.codes).astype(jnp.int8))
-        return self._layer_sides(codes, new.failure)
+        codes = flow.rest_unfed(parameters, new.codes).astype(jnp.int8)
+        return self._layer_sides(flow.sides_of_followers(codes), new.failure)
 
     def _check_by_descent(
         self, event: _Event, new: LayerSides
@@ -260,16 +283,8 @@ class DeepSwitching(AbstractSwitching):
         slide to where the rule of its margins does not say, or does as its lattice has it.
         """
         flow, parameters, codes = self.flow, event.parameters, event.sides.codes
-        pairs = flow.with_followers(event.fired | event.at_kink | (codes == SLIDING))
-        base = jnp.where(pairs, SLIDING, codes)
-        idle = flow.is_unfed(base)
-        at_kinks = pairs & ~idle
-        pairs = at_kinks | (idle & flow.apply_across_layers(unfed.any_below, at_kinks))
-        inputs, sides = flow.task.x.shape[1], flow.split_layers(base)
-        depends = flow.apply_across_layers(
-            lambda own: unfed.depend_on_each_other(sides, own, inputs), at_kinks & flow.is_leader
-        )
-        wanted = (jnp.any(pairs & idle) | jnp.any(depends)) & (new.failure != NO_SLOTS)
+        pairs, wanted = flow.meeting_pairs(parameters, codes, event.fired | event.at_kink)
+        wanted = wanted & (new.failure != NO_SLOTS)
 
         def compare_with_descent():
             before = flow.velocity(parameters, event.full_pass, flow.decay)
@@ -279,8 +294,7 @@ class DeepSwitching(AbstractSwitching):
                 at, _ = flow.pass_with_slides(parameters, flow.fix_sides(sides))
                 return end.is_rate(flow.preactivation_rates(parameters, at), pairs)
 
-            own = end.sides(pairs, new.codes)
-            own = jnp.where(flow.is_unfed(own) & (own == SLIDING), OFF, own)
+            own = flow.rest_unfed(parameters, end.sides(pairs, new.codes))
             other = self._layer_sides(flow.sides_of_followers(own.astype(jnp.int8)))
             # In a loop, which compiles the pass once.
             new_leads, other_leads = lax.map(

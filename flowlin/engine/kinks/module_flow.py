@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flowlin._tools.arrays import Parameters
-from flowlin.engine.kinks.sides import ON, SLIDING, FixedLayerSides, read_slots
+from flowlin.engine.kinks.sides import OFF, ON, SLIDING, FixedLayerSides, read_slots, slots_of
 from flowlin.engine.kinks.sliding_flow import AbstractSlidingFlow, error_at_zero_outputs
 from flowlin.networks.module_kinks import KinkProgram, outputs_and_preactivations
 from flowlin.networks.modules import ForeignModel
@@ -20,6 +20,8 @@ from flowlin.training.loss import Loss
 from flowlin.training.objective import Decay, add_decay
 
 PROBES = 4  # random directions by which scales are estimated
+MOST_MEETING = 32  # pairs that may meet at an event without being held against descent
+DEPENDENT = 1e4  # rounding errors of the least eigenvalue of gradients' cosines that count as zero
 
 
 class ModulePass(eqx.Module):
@@ -93,7 +95,7 @@ class ModuleFlow(AbstractSlidingFlow):
 
     @property
     def feeds_all(self) -> bool:
-        """True: pairs without inputs are not looked for."""
+        """True: pairs without inputs are told by derivatives, not by a network's layers."""
         return True
 
     @property
@@ -122,10 +124,12 @@ class ModuleFlow(AbstractSlidingFlow):
         """Return the gates to the sides, those of sliding pairs off."""
         return (codes == ON).astype(self.task.x.dtype)
 
-    def _values_of_sample(self, parameters: Parameters, x: Array, gates: Any, extra: Any) -> Any:
+    def _values_of_sample(
+        self, parameters: Parameters, x: Array, gates: Any, extra: Any, at_kink: Any = None
+    ) -> Any:
         """Return outputs (N_out,) and z (H,) of one sample; without gates, by the signs of z."""
         leaves = jax.tree.leaves((parameters, self.network.fixed))
-        return outputs_and_preactivations(self.program, [*leaves, x], gates, extra)
+        return outputs_and_preactivations(self.program, [*leaves, x], gates, extra, at_kink)
 
     def _values(self, parameters: Parameters, gates: Array, extra: Array) -> tuple[Array, Array]:
         """Return outputs (N_out, P) and z (H, P) of all samples."""
@@ -235,7 +239,7 @@ class ModuleFlow(AbstractSlidingFlow):
         slots, samples = frozen.slots, self.task.samples
         reach = self._pulls_of_slots(parameters, frozen.gates, slots)[1]  # dz of slots to h
         sample = jnp.where(slots < drive.size, slots % samples, samples)
-        there = (sample[:, None] == np.arange(samples, dtype=sample.dtype)[None]).astype(reach.dtype)
+        there = jax.nn.one_hot(sample, samples, dtype=reach.dtype)
         plus, minus = jnp.maximum(reach, 0), jnp.minimum(reach, 0)
 
         def tighten(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -270,11 +274,86 @@ class ModuleFlow(AbstractSlidingFlow):
         first, second = jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)
         return jnp.stack([first, second]), bound
 
+    def rest_unfed(self, parameters: Parameters, codes: Int[Array, "H P"]) -> Int[Array, "H P"]:
+        """Return sides in which pairs without inputs are off where they would slide."""
+        unfed = self._scales_at(parameters, self.gates(codes)) == 0
+        return jnp.where(unfed & (codes == SLIDING), OFF, codes)
+
+    def sides_above(
+        self, parameters: Parameters, codes: Int[Array, "H P"], pairs: Bool[Array, "H P"]
+    ) -> tuple[Bool[Array, "H P"], Int[Array, "H P"]]:
+        """Return the pairs that only `pairs` at their kinks feed, and all sides once these rise.
+
+        Pairs without inputs are told by z that no weight moves: derivatives are then zero exactly.
+        """
+        gates = self.gates(jnp.where(pairs, OFF, codes))
+        unfed = self._scales_at(parameters, gates) == 0
+        rising = self._rise_above(parameters, gates, pairs & ~unfed, unfed)
+        above = unfed & (rising != 0)
+        return above, jnp.where(above, jnp.sign(rising), codes).astype(codes.dtype)
+
+    def _rise_above(
+        self, parameters: Parameters, gates: Array, rising: Array, unfed: Array
+    ) -> Float[Array, "H P"]:
+        """Return dz of unfed pairs where pairs `rising` send more, at equal rates."""
+        parameters = self.all_parameters(parameters)
+
+        def z_of(extra: Array) -> Array:
+            return self.values_with_kinks(parameters, gates, extra, unfed)[1]
+
+        more = rising.astype(gates.dtype)
+        return jax.jvp(z_of, (jnp.zeros_like(gates),), (more,))[1]
+
+    def meeting_pairs(
+        self, parameters: Parameters, codes: Int[Array, "H P"], at_event: Bool[Array, "H P"]
+    ) -> tuple[Bool[Array, "H P"], Bool[Array, ""]]:
+        """Return the pairs that meet at an event, and whether their sides have to be proven.
+
+        They have where two pairs of one sample feed others that nothing else feeds, and where the
+        kinks depend on each other: more of them meet than there are directions.
+        """
+        pairs = at_event | (codes == SLIDING)
+        above, _ = self.sides_above(parameters, codes, pairs)
+        at_kinks = pairs & ~above
+        several = jnp.sum(at_kinks, axis=0) > 1
+        torn = jnp.any(above & several[None])
+        return at_kinks | above, torn | self._depend_on_each_other(parameters, codes, at_kinks)
+
+    def _depend_on_each_other(
+        self, parameters: Parameters, codes: Int[Array, "H P"], pairs: Bool[Array, "H P"]
+    ) -> Bool[Array, ""]:
+        """Tell whether the gradients of pairs at their kinks are linearly dependent."""
+        slots = slots_of(pairs.ravel(), min(MOST_MEETING, pairs.size))
+        gates = self.gates(jnp.where(pairs, OFF, codes))
+        gram = self.gram_matrix(parameters, ModulePass([], gates), slots)
+        size = jnp.sqrt(jnp.diagonal(gram))
+        there = size > 0
+        cosines = gram / jnp.where(there[:, None] & there[None], size[:, None] * size[None], 1.0)
+        cosines = cosines + jnp.diag(jnp.where(there, 0.0, 1.0).astype(gram.dtype))
+        least = jnp.linalg.eigvalsh(cosines)[0]
+        return (least < DEPENDENT * jnp.finfo(gram.dtype).eps) | (jnp.sum(pairs) > slots.size)
+
+    def values_with_kinks(
+        self, parameters: Parameters, gates: Array, extra: Array, at_kink: Array
+    ) -> tuple[Array, Array]:
+        """Return outputs (N_out, P) and z (H, P), with tangents that pairs at their kinks rectify.
+
+        The tangent of such a pair's h is the larger one of zero and that of its z: the directional
+        derivative at a point where kinks meet.
+        """
+        flags = at_kink.astype(gates.dtype)
+        over_samples = jax.vmap(self._values_of_sample, in_axes=(None, 0, 1, 1, 1), out_axes=1)
+        return over_samples(parameters, self.task.x, gates, extra, flags)
+
     def pair_scales(self, parameters: Parameters, widely: bool = False) -> Float[Array, "H P"]:
         """Return the scale of each pair's z, see the class."""
         del widely
+        gates = self.forward_pass(lax.stop_gradient(parameters), None).gates
+        return self._scales_at(parameters, gates)
+
+    def _scales_at(self, parameters: Parameters, gates: Array) -> Float[Array, "H P"]:
+        """Return the scale of each pair's z at these gates."""
         parameters = self.all_parameters(lax.stop_gradient(parameters))
-        gates = self.forward_pass(parameters, None).gates
 
         def tangent(signs: PyTree) -> Array:
             way = jax.tree.map(lambda a, s: a * s.astype(a.dtype), parameters, signs)
