@@ -194,7 +194,7 @@ class DeepSwitching(AbstractSwitching):
         """
         flow, parameters = self.flow, event.parameters
         assert isinstance(flow, ModuleFlow)
-        pairs = event.fired | event.at_kink | (event.sides.codes == SLIDING)
+        pairs = flow.with_followers(event.fired | event.at_kink | (event.sides.codes == SLIDING))
         above, codes = flow.sides_above(parameters, event.sides.codes, pairs)
         sides = self._layer_sides(codes, event.sides.failure)
         full, u = flow.pass_with_slides(parameters, flow.fix_sides(sides))

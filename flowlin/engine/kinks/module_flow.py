@@ -63,6 +63,7 @@ class ModuleFlow(AbstractSlidingFlow):
     tau: PyTree
     decay: Decay | None
     zero_output_error: Array  # size of e at zero outputs
+    leader: Int[Array, " H*P"]  # of each pair's kink, the first pair with the same z
 
     def __init__(
         self, network: ForeignModel, task: Task, loss: Loss, tau: PyTree, decay: Decay | None = None
@@ -70,6 +71,31 @@ class ModuleFlow(AbstractSlidingFlow):
         self.network, self.task, self.loss, self.tau = network, task, loss, tau
         self.decay = decay
         self.zero_output_error = error_at_zero_outputs(task, loss)
+        self.leader = self._first_with_same_z()
+
+    def _first_with_same_z(self) -> Int[Array, " H*P"]:
+        """Return for each pair the first one whose z is the same whatever the weights.
+
+        Patches that are alike, as of an empty background, share a kink in this way, or one z that
+        is rectified twice. It is told at two random choices of all weights, every kink a slope that
+        is neither zero nor one.
+        """
+        rng = np.random.default_rng(1)
+        slopes = [rng.uniform(0.3, 0.7, (units, 1)) for units in self.network.hidden]
+        gates = np.broadcast_to(
+            np.concatenate([s[:1].repeat(len(s), 0) for s in slopes]),
+            (self.units, self.task.samples),
+        )
+        gates = jnp.asarray(gates, self.task.x.dtype)
+        group = jnp.zeros(gates.size, int)
+        for _ in range(2):
+            weights = jax.tree.map(
+                lambda a: jnp.asarray(rng.normal(size=a.shape), a.dtype), self.network.parameters
+            )
+            z = jnp.ravel(self._values(weights, gates, jnp.zeros_like(gates))[1])
+            group = _group_by_value(lax.stop_gradient(z), group)
+        first = jax.ops.segment_min(jnp.arange(group.size), group, group.size)
+        return first[group]
 
     @property
     def program(self) -> KinkProgram:
@@ -100,23 +126,25 @@ class ModuleFlow(AbstractSlidingFlow):
 
     @property
     def is_leader(self) -> Bool[Array, "H P"]:
-        """Flags of all pairs, since each has a kink of its own."""
-        return jnp.ones((self.units, self.task.samples), bool)
+        """Flags of the pairs that lead their kinks."""
+        first = self.leader == np.arange(self.leader.size, dtype=self.leader.dtype)
+        return first.reshape(self.units, self.task.samples)
 
     def sides_of_followers(self, codes: Int[Array, "H P"]) -> Int[Array, "H P"]:
-        """Return the sides as they are: no pair follows another."""
-        return codes
+        """Return the sides of all pairs from those of the leaders."""
+        return jnp.ravel(codes)[self.leader].reshape(codes.shape)
 
     def kink_drive(self, drive: list[Array]) -> Float[Array, "H P"]:
-        """Return C, of one pair for each kink."""
-        return drive[0]
+        """Sum C over the pairs of each kink, at its leader."""
+        flat = jnp.ravel(drive[0])
+        return jnp.zeros_like(flat).at[self.leader].add(flat).reshape(drive[0].shape)
 
     def joint_drive(self, at: FullModulePass) -> Float[Array, "H P"]:
-        """Return C of a pass, of one pair for each kink."""
-        return at.drive[0]
+        """Return `kink_drive` of a pass."""
+        return self.kink_drive(at.drive)
 
     def among_sharers(self, at: ModulePass, pairs: Float[Array, "H P"]) -> Float[Array, "H P"]:
-        """Return values as they are: no pair shares its kink."""
+        """Return values as they are: kinks that are shared for now are not joined."""
         del at
         return pairs
 
@@ -235,7 +263,7 @@ class ModuleFlow(AbstractSlidingFlow):
         zero to one. Where the upper bound is negative for all sliding pairs of a sample, the flow
         is unique.
         """
-        drive = self.joint_drive(self.both_passes(parameters, frozen.gates))
+        drive = self.both_passes(parameters, frozen.gates).drive[0]
         slots, samples = frozen.slots, self.task.samples
         reach = self._pulls_of_slots(parameters, frozen.gates, slots)[1]  # dz of slots to h
         sample = jnp.where(slots < drive.size, slots % samples, samples)
@@ -243,21 +271,22 @@ class ModuleFlow(AbstractSlidingFlow):
         plus, minus = jnp.maximum(reach, 0), jnp.minimum(reach, 0)
 
         def tighten(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
-            least = jnp.minimum(read_slots(bounds[0], slots), 0)[:, None]
-            most = jnp.maximum(read_slots(bounds[1], slots), 0)[:, None]
+            low, high = (read_slots(self.kink_drive([one]), slots) for one in bounds)
+            least, most = jnp.minimum(low, 0)[:, None], jnp.maximum(high, 0)[:, None]
             low = (plus * least + minus * most).T @ there
             high = (plus * most + minus * least).T @ there
             return drive + low, drive + high
 
         # A place depends on those above it alone: exact after as many rounds as there are places.
-        return lax.fori_loop(0, len(self.network.hidden), tighten, (drive, drive))
+        bounds = lax.fori_loop(0, len(self.network.hidden), tighten, (drive, drive))
+        return self.kink_drive([bounds[0]]), self.kink_drive([bounds[1]])
 
     def side_distances(
         self, parameters: Parameters, frozen: FixedLayerSides
     ) -> Float[Array, "H P"]:
-        """Return |z| of pairs on their sides."""
+        """Return |z| of leaders on their sides."""
         z = self.forward_pass(parameters, frozen.gates).z[0]
-        return jnp.where(frozen.codes == ON, z, -z)
+        return jnp.where(self.is_leader, jnp.where(frozen.codes == ON, z, -z), 1.0)
 
     def margins(self, parameters: Parameters, frozen: FixedLayerSides) -> Float[Array, "2 H P"]:
         """Return each kink's distance from an event, as `OneLayerFlow.margins`."""
@@ -271,8 +300,8 @@ class ModuleFlow(AbstractSlidingFlow):
         z, slides = at.z[0], frozen.codes == SLIDING
         bound = self.slide_bound(self.joint_drive(at))
         side = jnp.where(frozen.codes == ON, z, -z)
-        first, second = jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)
-        return jnp.stack([first, second]), bound
+        margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)])
+        return jnp.where(self.is_leader[None], margins, 1.0), bound
 
     def rest_unfed(self, parameters: Parameters, codes: Int[Array, "H P"]) -> Int[Array, "H P"]:
         """Return sides in which pairs without inputs are off where they would slide."""
@@ -312,12 +341,18 @@ class ModuleFlow(AbstractSlidingFlow):
         They have where two pairs of one sample feed others that nothing else feeds, and where the
         kinks depend on each other: more of them meet than there are directions.
         """
-        pairs = at_event | (codes == SLIDING)
+        pairs = self.with_followers(at_event | (codes == SLIDING))
         above, _ = self.sides_above(parameters, codes, pairs)
         at_kinks = pairs & ~above
         several = jnp.sum(at_kinks, axis=0) > 1
         torn = jnp.any(above & several[None])
-        return at_kinks | above, torn | self._depend_on_each_other(parameters, codes, at_kinks)
+        return at_kinks | above, torn | self._depend_on_each_other(
+            parameters, codes, at_kinks & self.is_leader
+        )
+
+    def with_followers(self, leaders: Bool[Array, "H P"]) -> Bool[Array, "H P"]:
+        """Return flags of all pairs that share a flagged leader's kink."""
+        return self.sides_of_followers(leaders.astype(jnp.int8)) != 0
 
     def _depend_on_each_other(
         self, parameters: Parameters, codes: Int[Array, "H P"], pairs: Bool[Array, "H P"]
@@ -374,6 +409,16 @@ class ModuleFlow(AbstractSlidingFlow):
         shape = jnp.zeros((self.task.outputs, samples), gates.dtype)
         scales = _root_mean_square(jax.vmap(drive)(_random_signs(shape)))
         return lax.stop_gradient(jnp.max(scales, axis=1, keepdims=True))
+
+
+def _group_by_value(values: Float[Array, " n"], before: Int[Array, " n"]) -> Int[Array, " n"]:
+    """Number groups of equal values, up to rounding, within the groups that there were before."""
+    rounding = 1e3 * jnp.finfo(values.dtype).eps * jnp.max(jnp.abs(values))
+    order = jnp.lexsort((values, before))
+    sorted_, own = values[order], before[order]
+    apart = (jnp.diff(sorted_) > rounding) | (jnp.diff(own) != 0)
+    number = jnp.concatenate([jnp.zeros(1, int), jnp.cumsum(apart)])
+    return jnp.zeros_like(before).at[order].set(number)
 
 
 def _random_signs(tree: PyTree) -> PyTree:
