@@ -86,8 +86,8 @@ def test_flow_is_what_scipy_finds(flow, reference):
     assert isinstance(flow.final, eqx.nn.MLP)
     assert flow.final.activation is jnp.tanh
     assert np.isclose(flow.losses[-1], loss_of(flow.final), rtol=1e-12)
-    assert flow.stats["kinks"] == "unknown"
-    assert "nothing is known" in flow.stats["kinks_because"]
+    assert flow.stats["kinks"] == "none"
+    assert "smooth operations alone" in flow.stats["kinks_because"]
 
 
 def test_events_are_of_the_users_own_function(flow, reference):
@@ -449,7 +449,7 @@ def test_what_needs_hidden_units_says_so(flow):
     ):
         with pytest.raises(ValueError, match="`network` must be a flowlin network, whose hidden"):
             refused()
-    with pytest.raises(ValueError, match="gates that switch; of an MLP nothing is known of them"):
+    with pytest.raises(ValueError, match="gates that switch; of an MLP there are none"):
         flow.linearization()
     with pytest.raises(ValueError, match="`flow` must be of a ReLUNetwork, got an MLP; of others"):
         fl.rectified(flow, XOR)

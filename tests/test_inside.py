@@ -21,6 +21,7 @@ from flowlin.engine.solvers.bdf_formulas import NordsieckInterpolation, step_pol
 from flowlin.engine.solvers.newton_krylov import Ritz
 from flowlin.engine.solvers.rkc import stability_interval
 from flowlin.engine.solvers.wrapped import ROWS, Explicit, History
+from flowlin.networks.modules import ForeignModel
 from flowlin.runs.hidden_modes import mode_size_between
 from flowlin.runs.progress import Forecast
 from flowlin.training import objective as chunks
@@ -28,26 +29,45 @@ from flowlin.training.problem import Problem
 from flowlin.training.rules import VectorField, choose_objective
 from tests.tolerances import of_flow
 
-# ---- Which functions are surely smooth.
+# ---- Which functions are surely smooth, and where the others have kinks.
 
 
-def step(z):
-    return (z > 0).astype(z.dtype) * z
+class Applied(eqx.Module):
+    first: eqx.nn.Linear
+    function: Any = eqx.field(static=True)
+
+    def __call__(self, x):
+        return jnp.atleast_1d(self.function(self.first(x)))
 
 
-@pytest.mark.parametrize("f", [jnp.tanh, jax.nn.gelu, jax.nn.silu, jnp.sin, jnp.square, jnp.log])
-def test_smooth_functions_are_known(f):
-    mlp = eqx.nn.MLP(3, 2, 4, 2, f, key=jax.random.key(0))
-    once_more = jax.checkpoint(lambda x: mlp(x))
-    assert has_only_smooth_operations(jax.jit(jax.vmap(once_more)), jnp.ones((5, 3)))
-
-
-@pytest.mark.parametrize(
-    "f", [jax.nn.relu, jax.nn.leaky_relu, jax.nn.elu, jnp.abs, jnp.sign, jnp.round, step]
+SMOOTH = (jnp.tanh, jax.nn.gelu, jax.nn.silu, jnp.sin, jnp.square)
+KINKS = (  # a function of eight numbers, and how many units its kinks have; None: not known
+    *((function, ()) for function in SMOOTH),
+    *((function, None) for function in (jnp.sign, lambda z: (z > 0).astype(z.dtype) * z)),
+    *((function, (8,)) for function in (jax.nn.relu, jax.nn.leaky_relu, jnp.abs)),
+    (lambda z: jnp.where(z < 0, 0.5 * z, z) + jnp.maximum(0, z), (8, 8)),
+    (lambda z: jnp.maximum(z, z[::-1]) + jnp.clip(z, -0.5, 0.5), (8, 8, 8)),
+    (lambda z: jnp.min(z.reshape(2, 4), axis=1), (4, 2)),
+    (lambda z: eqx.nn.MaxPool1d(3, 2)(z[None]).ravel(), (3, 3)),
+    (lambda z: jnp.where(jnp.arange(8) > 2, jax.nn.softmax(z), -1.0), ()),
+    (lambda z: jax.nn.elu(z) + jax.nn.logsumexp(z) + jnp.logaddexp(z, z[::-1]), ()),
 )
-def test_functions_that_may_have_kinks_are_not_smooth(f):
-    mlp = eqx.nn.MLP(3, 2, 4, 2, f, key=jax.random.key(0))
-    assert not has_only_smooth_operations(jax.jit(jax.vmap(mlp)), jnp.ones((5, 3)))
+
+
+@pytest.mark.parametrize(("function", "sizes"), KINKS)
+def test_kinks_are_found_and_rectified(function, sizes):
+    """With max(z, 0) at every kink found the program is the module's call."""
+    once_more = jax.checkpoint(function)
+    module = Applied(eqx.nn.Linear(8, 8, key=jax.random.key(0)), lambda z: once_more(z))
+    x = jax.random.normal(jax.random.key(1), (5, 8))
+    if function in SMOOTH or sizes != ():
+        assert has_only_smooth_operations(jax.jit(jax.vmap(module)), x) == (function in SMOOTH)
+    model = ForeignModel.from_module("network", module).with_kinks(8)
+    assert (model.kinks_and_reason[0] == "unknown") == (sizes is None)
+    assert model.hidden == (sizes or ())
+    if sizes is not None:
+        found = model.outputs_by_rectifier(x, lambda z: jnp.where(z > 0, z, 0.0))
+        np.testing.assert_allclose(found, jax.vmap(module)(x), rtol=1e-12, atol=1e-14)
 
 
 # ---- Stability of Runge-Kutta-Chebyshev.

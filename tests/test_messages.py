@@ -452,7 +452,7 @@ module(mixed) > `network.bias` is float32 and the first array is float64; runs n
 module(eqx.nn.Identity()) > `network` must be a module that holds arrays of float32 or float64, got
 module(jnp.tanh) > `network` must be a network of flowlin, or an Equinox module
 module(Mute(np.ones(4))) > `network` must be a module that maps one sample, got a Mute; give it a
-module(linear_module, kinks=fl.ExactKinks()) > `kinks` = ... needs to know the kinks, and nothing
+module(Sorting(np.ones((7, 4))), kinks=fl.ExactKinks()) > `kinks` = ... and Sorting: `sort` in w
 module(linear_module, events=fl.UnitSwitches()) > `events` holds UnitSwitches, which watches hidden
 module(linear_module, tau=[1.0, 2.0]) > `tau` must be one number for a Linear, got shape (2,)
 module(linear_module, weight_decay=[0.1, 0.1]) > `weight_decay` must be one number for a Linear,
@@ -543,6 +543,11 @@ class Choosing(Scalar):
         return self.w * x if x[0] > 0 else x
 
 
+class Sorting(Scalar):
+    def __call__(self, x):
+        return jnp.sort(self.w @ x)
+
+
 class Mute(eqx.Module):
     w: jax.Array
 
@@ -587,6 +592,7 @@ def things():
         fl=fl, diffrax=diffrax, eqx=eqx, inf=np.inf, jax=jax, jnp=jnp, nan=np.nan, np=np, plt=plt,
         measures=fl.measures, plot=fl.plot, theory=fl.theory, tree=jax.tree, none=lambda a: None,
         Scalar=Scalar, Twice=Twice, Named=Named, Choosing=Choosing, Mute=Mute, traced=traced,
+        Sorting=Sorting,
         mlp=mlp, stack_of=stack,
         key=key, task=task, xor=xor, W=square, W1=np.ones((2, 5)), w1=w1, w2=w2,
         other=fl.Task(task.x, task.y[::-1] + 0.5 * task.y, name="other"),

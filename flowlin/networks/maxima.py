@@ -33,7 +33,7 @@ def clamp(rectify: Rectifier, low: Array, x: Array, high: Array) -> Array:
     return larger(rectify, larger(rectify, x, low, 1), high, -1)
 
 
-def _largest(rectify: Rectifier, values: list[Array], sign: int) -> Array:
+def _largest_of_arrays(rectify: Rectifier, values: list[Array], sign: int) -> Array:
     """Return the largest of arrays entry by entry, by pairs and round by round."""
     while len(values) > 1:
         pairs = zip(values[::2], values[1::2], strict=False)
@@ -70,4 +70,4 @@ def pool(rectify: Rectifier, x: Array, params: dict[str, Any], sign: int) -> Arr
             for s, count, stride in zip(start, counts, strides, strict=True)
         ]
         values.append(lax.slice(x, start, ends, strides))
-    return _largest(rectify, values, sign)
+    return _largest_of_arrays(rectify, values, sign)

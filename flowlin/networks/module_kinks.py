@@ -14,23 +14,26 @@ refused by its name and its place.
 
 import functools
 import itertools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
 from flowlin._tools.files import saveable
 from flowlin._tools.smooth_operations import CALLS, is_smooth_operation, programs_within
+from flowlin.networks.kink_program import Atom, Constant, KinkProgram, KinkSite, ProgramStep
 from flowlin.networks.maxima import Rectifier, clamp, fill_shape, larger, pool, reduce_by_pairs
 
 # Functions of JAX that are smooth though their programs hold a maximum or a choice.
-SMOOTH_FUNCTIONS = {
-    one.__name__: one for one in (jax.nn.softplus, jax.nn.elu, jax.nn.celu, jnp.logaddexp)
+SMOOTH_FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "softplus": jax.nn.softplus,
+    "elu": jax.nn.elu,
+    "celu": jax.nn.celu,
+    "logaddexp": jnp.logaddexp,
 }
 # Operations that move numbers about, smooth where their indices do not depend on the weights.
 MOVES = {"gather", "dynamic_slice", "dynamic_update_slice", "scatter-add", "split", "real", "imag"}
@@ -43,39 +46,11 @@ KEEPS_SIGN = {
 REMEDY = "write it with jax.nn.relu, jax.nn.leaky_relu, jnp.maximum, jnp.minimum, jnp.abs, jnp.clip"
 
 
-@saveable()
-class KinkSite(NamedTuple):
-    """One operation with kinks in a module's call, of as many units as its z has entries.
-
-    - `place`: the part of the module whose numbers it rectifies, such as `layers[0]`.
-    - `operation`: its name in the program, such as `max`.
-    - `shape`: of its z for one sample.
-    """
-
-    place: str
-    operation: str
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """The number of units."""
-        return math.prod(self.shape)
-
-
-class _Constant(NamedTuple):
-    """A number or an array that the program holds."""
-
-    value: Any
-
-
-_Atom = int | _Constant  # the number of a value, or a constant
-
-
 class _Operation(NamedTuple):
     """One operation of the flat program, from numbered values to numbered values."""
 
     equation: JaxprEqn
-    inputs: tuple[_Atom, ...]
+    inputs: tuple[Atom, ...]
     outputs: tuple[int, ...]
 
     @property
@@ -96,16 +71,6 @@ class _Fact(NamedTuple):
     place: str = ""
 
 
-class _Step(NamedTuple):
-    """One operation as it is evaluated: a function of the rectifier and of the inputs' values."""
-
-    inputs: tuple[_Atom, ...]
-    outputs: tuple[int, ...]
-    evaluate: Callable[..., Sequence[Array]]
-    operation: str
-    place: str = ""
-
-
 @saveable()
 class ModuleKinks(NamedTuple):
     """Facts of a module's kinks: where they are, or why that cannot be told."""
@@ -118,52 +83,6 @@ class Refusal(NamedTuple):
     """The reason why a module's kinks cannot be told."""
 
     reason: str
-
-
-class KinkProgram:
-    """A module's call on one sample, with a rectifier in place of every kink.
-
-    - `sites`: the operations with kinks, in the order in which they are evaluated.
-    """
-
-    def __init__(self, steps: list[_Step], output: _Atom, arguments: Sequence[Any]):
-        self._steps, self._output = steps, output
-        found: list[KinkSite] = []
-
-        def record_kinks(*values: Array) -> Array:
-            def record_at(step: _Step) -> Rectifier:
-                def record_shape(z: Array) -> Array:
-                    found.append(KinkSite(step.place, step.operation, z.shape))
-                    return z
-
-                return record_shape
-
-            return self._evaluate_steps(values, record_at)
-
-        jax.eval_shape(record_kinks, *arguments)
-        self.sites: tuple[KinkSite, ...] = tuple(found)
-
-    def evaluate(self, arguments: Sequence[Array], rectify: Rectifier) -> Float[Array, " N_out"]:
-        """Return the outputs for one sample.
-
-        **Arguments:** `arguments` are the module's leaves and the sample; `rectify` is called with
-        the z of each site, in order, and returns what stands there for max(z, 0).
-        """
-        return self._evaluate_steps(arguments, lambda step: rectify)
-
-    def _evaluate_steps(
-        self, arguments: Sequence[Array], rectifier_at: Callable[[_Step], Rectifier]
-    ) -> Array:
-        """Evaluate step by step, each with its own rectifier."""
-        known = dict(enumerate(arguments))
-
-        def read(atom: _Atom) -> Any:
-            return atom.value if isinstance(atom, _Constant) else known[atom]
-
-        for step in self._steps:
-            values = step.evaluate(rectifier_at(step), *map(read, step.inputs))
-            known.update(zip(step.outputs, values, strict=True))
-        return read(self._output)
 
 
 def describe_sites(sites: Sequence[KinkSite], most: int = 6) -> str:
@@ -196,7 +115,7 @@ def find_kinks(
         own = [_fact_of_input(atom, facts) for atom in operation.inputs]
         about = _fact_of_result(operation, own, order, len(paths))
         facts |= dict.fromkeys(operation.outputs, about)
-        step: _Step | Refusal = _plain_step(operation)
+        step: ProgramStep | Refusal = _plain_step(operation)
         if not live.isdisjoint(operation.outputs) and any(one.depends for one in own):
             step = _step_with_kinks(operation, own, definitions)
         if isinstance(step, Refusal):
@@ -224,18 +143,18 @@ class _Flattener:
         """Return numbers for so many new values."""
         return tuple(itertools.islice(self._numbers, count))
 
-    def inline_closed(self, program: ClosedJaxpr, arguments: list[_Atom]) -> list[_Atom]:
+    def inline_closed(self, program: ClosedJaxpr, arguments: list[Atom]) -> list[Atom]:
         """Write down a program with its constants."""
-        return self.inline(program.jaxpr, [_Constant(c) for c in program.consts], arguments)
+        return self.inline(program.jaxpr, [Constant(c) for c in program.consts], arguments)
 
-    def inline(self, program: Jaxpr, constants: Any, arguments: Any) -> list[_Atom]:
+    def inline(self, program: Jaxpr, constants: Any, arguments: Any) -> list[Atom]:
         """Write down a program, and return where its results are."""
         known = dict(zip(program.constvars, constants, strict=True))
         known |= dict(zip(program.invars, arguments, strict=True))
 
-        def read(variable: Any) -> _Atom:
+        def read(variable: Any) -> Atom:
             if isinstance(variable, Literal):
-                return _Constant(variable.val)
+                return Constant(variable.val)
             return known[variable]
 
         for equation in program.eqns:
@@ -245,17 +164,19 @@ class _Flattener:
                 results: Any = self.number(len(equation.outvars))
                 self.operations.append(_Operation(equation, tuple(inputs), results))
             else:
-                results = self.inline(*inner, inputs)
+                results = self.inline(inner[0], inner[1], inputs)
             known |= dict(zip(equation.outvars, results, strict=True))
         return [read(variable) for variable in program.outvars]
 
 
-def _programs_with_constants(equation: JaxprEqn) -> Any:
+def _programs_with_constants(
+    equation: JaxprEqn,
+) -> Iterator[tuple[Jaxpr, list[Constant]]]:
     """Yield the programs that a call holds, each with its constants; of a loop none."""
     if equation.primitive.name in CALLS:
         for value in equation.params.values():
             if isinstance(value, ClosedJaxpr):
-                yield value.jaxpr, [_Constant(c) for c in value.consts]
+                yield value.jaxpr, [Constant(c) for c in value.consts]
             elif isinstance(value, Jaxpr):
                 yield value, []
 
@@ -271,7 +192,7 @@ def _is_smooth_function(equation: JaxprEqn) -> bool:
     function = SMOOTH_FUNCTIONS.get(equation.params.get("name", "logaddexp"))
     if function is None:
         return False
-    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
+    avals = [_shape_of(variable) for variable in equation.invars]
     try:
         (own,) = jax.make_jaxpr(function)(*avals).jaxpr.eqns
     except (TypeError, ValueError):  # other arguments than its own
@@ -284,19 +205,19 @@ def _program_text(equation: JaxprEqn) -> str:
     return str(equation.params.get("jaxpr", equation.params.get("call_jaxpr")))
 
 
-def _live_values(operations: list[_Operation], output: _Atom) -> set[_Atom]:
+def _live_values(operations: list[_Operation], output: Atom) -> set[Atom]:
     """Return the values on which the output depends other than through `stop_gradient`.
 
     The maximum that a softmax subtracts is no kink: the output is the same whatever it is.
     """
-    live = {output} if isinstance(output, int) else set()
+    live: set[Atom] = {output}
     for operation in reversed(operations):
         if operation.name != "stop_gradient" and not live.isdisjoint(operation.outputs):
             live |= {a for a in operation.inputs if isinstance(a, int)}
     return live
 
 
-def _fact_of_input(atom: _Atom, facts: dict[int, _Fact]) -> _Fact:
+def _fact_of_input(atom: Atom, facts: dict[int, _Fact]) -> _Fact:
     """Return what is known of an operation's input; of a constant, its sign."""
     if isinstance(atom, int):
         return facts.get(atom, _Fact())
@@ -324,7 +245,7 @@ def _fact_of_result(operation: _Operation, own: list[_Fact], order: int, weights
     return _Fact(depends, positive or even, last.order, last.place)
 
 
-def _plain_step(operation: _Operation) -> _Step:
+def _plain_step(operation: _Operation) -> ProgramStep:
     """Return the operation as it is."""
     primitive, params = operation.equation.primitive, operation.equation.params
 
@@ -333,12 +254,12 @@ def _plain_step(operation: _Operation) -> _Step:
         found = primitive.bind(*values, **primitive.get_bind_params(params))
         return found if primitive.multiple_results else [found]
 
-    return _Step(operation.inputs, operation.outputs, evaluate, operation.name)
+    return ProgramStep(operation.inputs, operation.outputs, evaluate, operation.name)
 
 
 def _step_with_kinks(
     operation: _Operation, own: list[_Fact], definitions: dict[int, _Operation]
-) -> _Step | Refusal:
+) -> ProgramStep | Refusal:
     """Return the operation with a rectifier in place of its kinks, or why that is not known."""
     name, params = operation.name, operation.equation.params
     refused = Refusal(f"`{name}`{{where}} may jump or have a kink that is not known; {REMEDY}")
@@ -347,7 +268,7 @@ def _step_with_kinks(
         return _plain_step(operation)
     if name == "select_n":
         return _select_step(operation, own, definitions)
-    if any(one.depends and not _is_real(v) for one, v in
+    if any(one.depends and not _holds_floats(v) for one, v in
            zip(own, operation.equation.invars, strict=True)):  # fmt: skip
         return refused
     if name == "abs" and not first.never_negative:
@@ -373,7 +294,12 @@ def _step_with_kinks(
     return refused
 
 
-def _is_real(variable: Any) -> bool:
+def _shape_of(variable: Any) -> jax.ShapeDtypeStruct:
+    """Return the shape and the type of a variable."""
+    return jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
+
+
+def _holds_floats(variable: Any) -> bool:
     """Tell whether a variable holds floating-point numbers."""
     return jnp.issubdtype(variable.aval.dtype, jnp.floating)
 
@@ -383,20 +309,20 @@ def _sign_of(name: str) -> int:
     return 1 if name.endswith("max") else -1
 
 
-def _kink_step(operation: _Operation, function: Callable[..., Array]) -> _Step:
+def _kink_step(operation: _Operation, function: Callable[..., Array]) -> ProgramStep:
     """Return a step of one result that calls the rectifier."""
 
     def evaluate_kinks(rectify: Rectifier, *values: Array) -> Sequence[Array]:
         return [function(rectify, *values)]
 
-    return _Step(operation.inputs, operation.outputs, evaluate_kinks, operation.name)
+    return ProgramStep(operation.inputs, operation.outputs, evaluate_kinks, operation.name)
 
 
-def _pair_step(operation: _Operation, own: list[_Fact]) -> _Step:
+def _pair_step(operation: _Operation, own: list[_Fact]) -> ProgramStep:
     """Return the larger or the smaller one of two values, of which one may be at rest."""
-    sign, shape = _sign_of(operation.name), operation.equation.outvars[0].aval.shape
+    sign, shape = _sign_of(operation.name), _shape_of(operation.equation.outvars[0]).shape
     at_rest = [not one.depends for one in own]
-    zeros = [isinstance(a, _Constant) and not np.any(np.asarray(a.value)) for a in operation.inputs]
+    zeros = [isinstance(a, Constant) and not np.any(np.asarray(a.value)) for a in operation.inputs]
     never = [one.never_negative for one in own]
     if sign > 0 and ((zeros[0] and never[1]) or (zeros[1] and never[0])):
         kept = 1 if zeros[0] else 0
@@ -415,7 +341,7 @@ def _pair_step(operation: _Operation, own: list[_Fact]) -> _Step:
 
 def _select_step(
     operation: _Operation, own: list[_Fact], definitions: dict[int, _Operation]
-) -> _Step | Refusal:
+) -> ProgramStep | Refusal:
     """Return a choice between values: as it is if no weight has a say, or a leaky ReLU."""
     if not own[0].depends:
         return _plain_step(operation)
@@ -427,9 +353,9 @@ def _select_step(
     off, on = operation.inputs[1:]
     if condition.name in ("lt", "le"):
         off, on = on, off
-    shape = operation.equation.outvars[0].aval.shape
+    shape = _shape_of(operation.equation.outvars[0]).shape
     level = _constant_value(level, definitions)
-    if level is None or np.any(level) or isinstance(z, _Constant):
+    if level is None or np.any(level) or isinstance(z, Constant):
         return refused
     slopes = [_slope_along(side, z, definitions) for side in (off, on)]
     if None in slopes:
@@ -445,13 +371,13 @@ def _select_step(
     return step._replace(inputs=(z, *factors))
 
 
-def _slope_along(side: _Atom, z: _Atom, definitions: dict[int, _Operation]) -> _Atom | None:
+def _slope_along(side: Atom, z: Atom, definitions: dict[int, _Operation]) -> Atom | None:
     """Return s for a value that is s z, None for any other."""
     if side == z:
-        return _Constant(np.float32(1.0))
+        return Constant(np.float32(1.0))
     value = _constant_value(side, definitions)
     if value is not None and not np.any(value):
-        return _Constant(np.float32(0.0))
+        return Constant(np.float32(0.0))
     made_by = definitions.get(side) if isinstance(side, int) else None
     if made_by is not None and made_by.name == "mul" and z in made_by.inputs:
         a, b = made_by.inputs
@@ -459,56 +385,11 @@ def _slope_along(side: _Atom, z: _Atom, definitions: dict[int, _Operation]) -> _
     return None
 
 
-def _constant_value(atom: _Atom, definitions: dict[int, _Operation]) -> np.ndarray | None:
+def _constant_value(atom: Atom, definitions: dict[int, _Operation]) -> np.ndarray | None:
     """Return a value that is a constant, spread and converted; None for what is none."""
-    if isinstance(atom, _Constant):
+    if isinstance(atom, Constant):
         return np.asarray(atom.value)
     made_by = definitions.get(atom)
     if made_by is None or made_by.name not in ("broadcast_in_dim", "convert_element_type", "copy"):
         return None
     return _constant_value(made_by.inputs[0], definitions)
-
-
-@jax.custom_jvp
-def _gated_at_kink(z: Array, gate: Array, at_kink: Array) -> Array:
-    """Return g z, of which a pair at its kink passes on positive tangents alone."""
-    del at_kink
-    return gate * z
-
-
-@_gated_at_kink.defjvp
-def _tangent_at_kink(
-    values: tuple[Array, Array, Array], tangents: tuple[Array, Array, Array]
-) -> tuple[Array, Array]:
-    """Return g z, and the directional derivative of max(z, 0) at its kink; else g dz."""
-    (z, gate, at_kink), dz = values, tangents[0]
-    return gate * z, jnp.where(at_kink != 0, jnp.where(dz > 0, dz, 0.0), gate * dz)
-
-
-def outputs_and_preactivations(
-    program: KinkProgram,
-    arguments: Sequence[Array],
-    gates: Array | None,
-    extra: Array | None,
-    at_kink: Array | None = None,
-) -> tuple[Float[Array, " N_out"], Float[Array, " H"]]:
-    """Return the outputs for one sample, and the z of all kinks, of one place after another.
-
-    **Arguments:** `gates` (H,) and `extra` (H,) make g z + e of each z; without gates it is
-    max(z, 0). Where `at_kink` (H,) is not zero, a tangent of z goes on as its positive part.
-    """
-    found: list[Array] = []
-
-    def rectify(z: Array) -> Array:
-        start = sum(one.size for one in found)
-        found.append(jnp.ravel(z))
-        if gates is None or extra is None:
-            return jnp.where(z > 0, z, 0.0)
-        own = slice(start, start + z.size)
-        gate, more = (a[own].reshape(z.shape) for a in (gates, extra))
-        if at_kink is None:
-            return gate * z + more
-        return _gated_at_kink(z, gate, at_kink[own].reshape(z.shape)) + more
-
-    outputs = program.evaluate(arguments, rectify)
-    return outputs, jnp.concatenate(found)

@@ -23,10 +23,10 @@ from flowlin._tools.printing import Summary, format_count, print_by
 from flowlin._tools.user_functions import user_function_errors
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import GatedGraph
+from flowlin.networks.kink_program import KinkProgram
 from flowlin.networks.layered import smooth_relu
 from flowlin.networks.maxima import Rectifier
 from flowlin.networks.module_kinks import (
-    KinkProgram,
     ModuleKinks,
     Refusal,
     describe_sites,
@@ -226,9 +226,11 @@ class ForeignModel(AbstractModel):
         del product
         if width is None or not self.hidden:
             return self.outputs(x)
-        return self.rectified_outputs(x, functools.partial(smooth_relu(0.0, width), 0))
+        return self.outputs_by_rectifier(
+            x, functools.partial(smooth_relu(jnp.zeros((), x.dtype), width), 0)
+        )
 
-    def rectified_outputs(
+    def outputs_by_rectifier(
         self, x: Float[Array, "P N_in"], rectify: Rectifier
     ) -> Float[Array, "P N_out"]:
         """Compute the outputs for all samples with a function in place of every max(z, 0)."""

@@ -380,11 +380,10 @@ class Trajectory(eqx.Module):
         or a quantile or window that the run did not record.
         """
         if not has_known_kinks(self.model):
-            why = self.model.kinks_and_reason[1]
             raise ValueError(
-                f"`linearization` is about gates that switch, of which "
-                f"{with_article(type(self.final).__name__)} has none that are known: {why}; run a "
-                "fl.ReLUNetwork, or a module of ReLUs."
+                f"`linearization` is about gates that switch; of "
+                f"{with_article(type(self.final).__name__)} there are none that are known, since "
+                f"{self.model.kinks_and_reason[1]}; run a fl.ReLUNetwork or a module of ReLUs."
             )
         if not 0 <= layer < len(self.model.hidden):
             raise ValueError(

@@ -26,7 +26,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flowlin._tools.arrays import Parameters
 from flowlin.engine.kinks.deep_flow import DeepFlow, FullPass, Layers
@@ -78,8 +78,8 @@ def descend_from(
     still: Any = lax.stop_gradient(flow)
     own = jnp.where(pairs, OFF, codes).astype(codes.dtype)
     at = still.both_passes(parameters, still.gates(own))
-    space = ParameterChanges if isinstance(still, ModuleFlow) else PreactivationChanges
-    changes: Any = space(still, parameters, at, pairs)
+    space: Any = ParameterChanges if isinstance(flow, ModuleFlow) else PreactivationChanges
+    changes = space(still, parameters, at, pairs)
     nothing = jax.tree.map(jnp.zeros_like, before)
     decayed = add_decay(nothing, still.decay, still.all_parameters(parameters))
     drift = changes.of(jax.tree.map(jnp.multiply, decayed, still.inverse_tau))
@@ -110,7 +110,7 @@ def descend_from(
 class ParameterChanges:
     """Changes of the weights themselves, of any module."""
 
-    def __init__(self, flow: ModuleFlow, parameters: Parameters, at: Any, pairs: Array):
+    def __init__(self, flow: ModuleFlow, parameters: Parameters, at: PyTree, pairs: Array):
         self.flow, self.parameters, self.at = flow, flow.all_parameters(parameters), at
         self.pairs = pairs
 

@@ -277,7 +277,7 @@ class DeepFlow(AbstractSlidingFlow):
         del parameters
         return jnp.where(self.is_unfed(codes) & (codes == SLIDING), OFF, codes)
 
-    def meeting_pairs(
+    def pairs_that_meet(
         self, parameters: Parameters, codes: Int[Array, "H P"], at_event: Bool[Array, "H P"]
     ) -> tuple[Bool[Array, "H P"], Bool[Array, ""]]:
         """Return the pairs that meet at an event, and whether their sides have to be proven.

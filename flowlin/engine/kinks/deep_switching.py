@@ -36,13 +36,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, ArrayLike, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks import unfed
 from flowlin.engine.kinks.blow_up import descend_from
-from flowlin.engine.kinks.deep_flow import DeepFlow, FullPass
 from flowlin.engine.kinks.module_flow import ModuleFlow
 from flowlin.engine.kinks.one_layer_switching import side_from_signal
 from flowlin.engine.kinks.sides import (
@@ -92,7 +91,7 @@ class _Event(eqx.Module):
 
     parameters: Parameters
     sides: LayerSides
-    full_pass: FullPass
+    full_pass: PyTree
     u: Float[Array, "H P"]  # of the sliding pairs
     fired: Bool[Array, "H P"]
     at_kink: Bool[Array, "H P"]  # |z| may be rounding
@@ -101,7 +100,7 @@ class _Event(eqx.Module):
 class DeepSwitching(AbstractSwitching):
     """Filippov's rule for all layers together, since all pairs at kinks push each other's z."""
 
-    flow: DeepFlow | ModuleFlow
+    flow: Any  # `DeepFlow` or `ModuleFlow`
     slots: int = eqx.field(static=True)  # sliding pairs of all layers at most
     starts_at_kink: bool = eqx.field(static=True, default=True)  # as in `Method`
 
@@ -283,7 +282,7 @@ class DeepSwitching(AbstractSwitching):
         slide to where the rule of its margins does not say, or does as its lattice has it.
         """
         flow, parameters, codes = self.flow, event.parameters, event.sides.codes
-        pairs, wanted = flow.meeting_pairs(parameters, codes, event.fired | event.at_kink)
+        pairs, wanted = flow.pairs_that_meet(parameters, codes, event.fired | event.at_kink)
         wanted = wanted & (new.failure != NO_SLOTS)
 
         def compare_with_descent():

@@ -1,7 +1,7 @@
 """The gradient flow of any module made of ReLUs, at given sides of its gates."""
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from flowlin._tools.arrays import Parameters
 from flowlin.engine.kinks.sides import OFF, ON, SLIDING, FixedLayerSides, read_slots, slots_of
 from flowlin.engine.kinks.sliding_flow import AbstractSlidingFlow, error_at_zero_outputs
-from flowlin.networks.module_kinks import KinkProgram, outputs_and_preactivations
+from flowlin.networks.kink_program import KinkProgram, outputs_and_preactivations
 from flowlin.networks.modules import ForeignModel
 from flowlin.tasks.task import Task
 from flowlin.training.loss import Loss
@@ -53,8 +53,8 @@ class ModuleFlow(AbstractSlidingFlow):
     pair, dz/dt a forward pass of tangents. Weights that pairs share need nothing of their own.
 
     Scales of z and C, by which rounding is told, are root mean squares over random signs s:
-    $|\sum_k s_k \theta_k \partial z / \partial \theta_k|$ for z, and the drive of outputs' errors
-    of random signs for C.
+    $|\sum_k s_k \rho_k \partial z / \partial \theta_k|$ for z, with the root mean square rho of the
+    array that a number belongs to, and the drive of outputs' errors of random signs for C.
     """
 
     network: ForeignModel
@@ -153,8 +153,13 @@ class ModuleFlow(AbstractSlidingFlow):
         return (codes == ON).astype(self.task.x.dtype)
 
     def _values_of_sample(
-        self, parameters: Parameters, x: Array, gates: Any, extra: Any, at_kink: Any = None
-    ) -> Any:
+        self,
+        parameters: Parameters,
+        x: Array,
+        gates: Array | None,
+        extra: Array | None,
+        at_kink: Array | None = None,
+    ) -> tuple[Array, Array]:
         """Return outputs (N_out,) and z (H,) of one sample; without gates, by the signs of z."""
         leaves = jax.tree.leaves((parameters, self.network.fixed))
         return outputs_and_preactivations(self.program, [*leaves, x], gates, extra, at_kink)
@@ -194,7 +199,11 @@ class ModuleFlow(AbstractSlidingFlow):
         return self._pass_of_error(parameters, at.gates, lambda outputs: error, u)
 
     def _pass_of_error(
-        self, parameters: Parameters, gates: Array, error_of: Any, u: Array | None
+        self,
+        parameters: Parameters,
+        gates: Array,
+        error_of: Callable[[Array], Array],
+        u: Array | None,
     ) -> FullModulePass:
         """Run both passes, with a function of the outputs that gives their errors."""
         parameters, none = self.all_parameters(parameters), jnp.zeros_like(gates)
@@ -270,7 +279,7 @@ class ModuleFlow(AbstractSlidingFlow):
         there = jax.nn.one_hot(sample, samples, dtype=reach.dtype)
         plus, minus = jnp.maximum(reach, 0), jnp.minimum(reach, 0)
 
-        def tighten(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        def tighten(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
             low, high = (read_slots(self.kink_drive([one]), slots) for one in bounds)
             least, most = jnp.minimum(low, 0)[:, None], jnp.maximum(high, 0)[:, None]
             low = (plus * least + minus * most).T @ there
@@ -305,7 +314,7 @@ class ModuleFlow(AbstractSlidingFlow):
 
     def rest_unfed(self, parameters: Parameters, codes: Int[Array, "H P"]) -> Int[Array, "H P"]:
         """Return sides in which pairs without inputs are off where they would slide."""
-        unfed = self._scales_at(parameters, self.gates(codes)) == 0
+        unfed = self._is_unfed(parameters, self.gates(codes))
         return jnp.where(unfed & (codes == SLIDING), OFF, codes)
 
     def sides_above(
@@ -313,13 +322,13 @@ class ModuleFlow(AbstractSlidingFlow):
     ) -> tuple[Bool[Array, "H P"], Int[Array, "H P"]]:
         """Return the pairs that only `pairs` at their kinks feed, and all sides once these rise.
 
-        Pairs without inputs are told by z that no weight moves: derivatives are then zero exactly.
+        Pairs without inputs are told by z that no weight moves.
         """
         gates = self.gates(jnp.where(pairs, OFF, codes))
-        unfed = self._scales_at(parameters, gates) == 0
+        unfed = self._is_unfed(parameters, gates)
         rising = self._rise_above(parameters, gates, pairs & ~unfed, unfed)
         above = unfed & (rising != 0)
-        return above, jnp.where(above, jnp.sign(rising), codes).astype(codes.dtype)
+        return above, jnp.where(above, jnp.sign(rising).astype(codes.dtype), codes)
 
     def _rise_above(
         self, parameters: Parameters, gates: Array, rising: Array, unfed: Array
@@ -333,7 +342,7 @@ class ModuleFlow(AbstractSlidingFlow):
         more = rising.astype(gates.dtype)
         return jax.jvp(z_of, (jnp.zeros_like(gates),), (more,))[1]
 
-    def meeting_pairs(
+    def pairs_that_meet(
         self, parameters: Parameters, codes: Int[Array, "H P"], at_event: Bool[Array, "H P"]
     ) -> tuple[Bool[Array, "H P"], Bool[Array, ""]]:
         """Return the pairs that meet at an event, and whether their sides have to be proven.
@@ -389,9 +398,20 @@ class ModuleFlow(AbstractSlidingFlow):
     def _scales_at(self, parameters: Parameters, gates: Array) -> Float[Array, "H P"]:
         """Return the scale of each pair's z at these gates."""
         parameters = self.all_parameters(lax.stop_gradient(parameters))
+        sizes = jax.tree.map(lambda a: jnp.sqrt(jnp.mean(a**2)), parameters)
+        return self._response(parameters, gates, sizes)
+
+    def _is_unfed(self, parameters: Parameters, gates: Array) -> Bool[Array, "H P"]:
+        """Tell whose z no weight moves at these gates: derivatives are then zero exactly."""
+        parameters = self.all_parameters(lax.stop_gradient(parameters))
+        one = jnp.ones((), self.task.x.dtype)
+        return self._response(parameters, gates, jax.tree.map(lambda _: one, parameters)) == 0
+
+    def _response(self, parameters: Parameters, gates: Array, sizes: PyTree) -> Float[Array, "H P"]:
+        """Return the size of each z's change where all numbers change by such sizes."""
 
         def tangent(signs: PyTree) -> Array:
-            way = jax.tree.map(lambda a, s: a * s.astype(a.dtype), parameters, signs)
+            way = jax.tree.map(lambda size, s: size * s.astype(size.dtype), sizes, signs)
             return self._z_tangent(parameters, gates, way)
 
         return _root_mean_square(jax.vmap(tangent)(_random_signs(parameters)))

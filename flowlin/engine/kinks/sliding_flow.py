@@ -44,7 +44,7 @@ class AbstractSlidingFlow(eqx.Module):
     does not move. A pass holds z and the drive C of all pairs, in arrays (H_l, P) per layer.
     """
 
-    network: AbstractVar[Any]
+    network: AbstractVar[PyTree]
     task: AbstractVar[Task]
     tau: AbstractVar[PyTree]  # a prefix of the parameters' tree
     decay: AbstractVar[Decay | None]
@@ -68,29 +68,31 @@ class AbstractSlidingFlow(eqx.Module):
         """Sum C over the samples of each kink, at its leader."""
 
     @abc.abstractmethod
-    def forward_pass(self, parameters: Parameters, gates: Array | None) -> Any:
+    def forward_pass(self, parameters: Parameters, gates: Array | None) -> PyTree:
         """Run the forward pass; without gates, with those of the signs of z."""
 
     @abc.abstractmethod
-    def both_passes(self, parameters: Parameters, gates: Array | None) -> Any:
+    def both_passes(self, parameters: Parameters, gates: Array | None) -> PyTree:
         """Run both passes; without gates, with those of the signs of z."""
 
     @abc.abstractmethod
     def backward_pass(
-        self, parameters: Parameters, at: Any, error: Array, u: Float[Array, "H P"] | None
-    ) -> Any:
+        self, parameters: Parameters, at: PyTree, error: Array, u: Float[Array, "H P"] | None
+    ) -> PyTree:
         """Run the backward pass of the outputs' errors, with the u of the sliding pairs."""
 
     @abc.abstractmethod
-    def velocity(self, parameters: Parameters, at: Any, decay: Decay | None = None) -> Parameters:
+    def velocity(
+        self, parameters: Parameters, at: PyTree, decay: Decay | None = None
+    ) -> Parameters:
         """Return the velocity of all parameters that a pass makes, with a decay's."""
 
     @abc.abstractmethod
-    def preactivation_rates(self, parameters: Parameters, at: Any) -> Float[Array, "H P"]:
+    def preactivation_rates(self, parameters: Parameters, at: PyTree) -> Float[Array, "H P"]:
         """Return dz/dt along the velocity of a pass."""
 
     @abc.abstractmethod
-    def gram_matrix(self, parameters: Parameters, at: Any, slots: Int[Array, " m"]) -> Array:
+    def gram_matrix(self, parameters: Parameters, at: PyTree, slots: Int[Array, " m"]) -> Array:
         r"""Return $\Phi D \Phi^T$ (m, m) of the pairs in the slots, zero in empty ones."""
 
     @abc.abstractmethod
@@ -144,7 +146,7 @@ class AbstractSlidingFlow(eqx.Module):
     def solve_slides(
         self,
         parameters: Parameters,
-        at: Any,
+        at: PyTree,
         slots: Int[Array, " m"],
         q: Float[Array, "H P"],
     ) -> Float[Array, "H P"]:
@@ -157,7 +159,7 @@ class AbstractSlidingFlow(eqx.Module):
 
     def pass_with_slides(
         self, parameters: Parameters, frozen: FixedLayerSides
-    ) -> tuple[Any, Float[Array, "H P"]]:
+    ) -> tuple[PyTree, Float[Array, "H P"]]:
         """Return the pass of the projected velocity, and u (H, P) of sliding pairs, else zero."""
         free = self.both_passes(parameters, frozen.gates)
         rates = self.preactivation_rates(parameters, free)

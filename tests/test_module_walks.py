@@ -1,0 +1,224 @@
+"""Exact walks of modules of ReLUs that are not flowlin's own networks."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowlin as fl
+from tests.tolerances import of_flow
+
+pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
+END, RTOL = 6.0, 1e-9
+
+
+def normal_task(seed, samples, inputs, outputs):
+    rng = np.random.default_rng(seed)
+    return fl.Task(rng.normal(size=(samples, inputs)), rng.normal(size=(samples, outputs)))
+
+
+def apart(a, b):
+    """Relative distance of two modules' arrays."""
+    flat = [
+        np.concatenate([np.ravel(x) for x in jax.tree.leaves(eqx.filter(m, eqx.is_array))])
+        for m in (a, b)
+    ]
+    return np.linalg.norm(flat[0] - flat[1]) / np.linalg.norm(flat[1])
+
+
+def slope_and_error(model, task, flow, rates=(4e-3, 1e-4)):
+    """The exponent with which descent comes to the walk's end, and how near it is."""
+    found = [
+        apart(fl.gradient_descent(model, task, rate, t1=float(flow.end)).final, flow.final)
+        for rate in rates
+    ]
+    return np.log(found[0] / found[1]) / np.log(rates[0] / rates[1]), found[1]
+
+
+class NoBiases(eqx.Module):
+    """Layers without biases."""
+
+    weights: list
+
+    def __call__(self, x):
+        for w in self.weights[:-1]:
+            x = jax.nn.relu(w @ x)
+        return self.weights[-1] @ x
+
+
+class Pooled(eqx.Module):
+    """A convolution, max pooling, and a readout: windows of dead pairs are ties."""
+
+    filters: eqx.nn.Conv1d
+    readout: eqx.nn.Linear
+
+    def __init__(self, key):
+        one, two = jax.random.split(key)
+        self.filters = eqx.nn.Conv1d(1, 2, 2, use_bias=False, key=one)
+        self.readout = eqx.nn.Linear(4, 1, use_bias=False, key=two)
+
+    def __call__(self, x):
+        h = jax.nn.relu(self.filters(x[None]))
+        return self.readout(jnp.max(h.reshape(2, 2, 2), axis=2).ravel())
+
+
+class Image(eqx.Module):
+    """Two convolutions of a 6 x 6 image and max pooling."""
+
+    first: eqx.nn.Conv2d
+    second: eqx.nn.Conv2d
+    pool: eqx.nn.MaxPool2d
+    readout: eqx.nn.Linear
+
+    def __init__(self, key):
+        a, b, c = jax.random.split(key, 3)
+        self.first, self.second = eqx.nn.Conv2d(1, 2, 3, key=a), eqx.nn.Conv2d(2, 2, 2, key=b)
+        self.pool, self.readout = eqx.nn.MaxPool2d(2, 2), eqx.nn.Linear(2, 2, key=c)
+
+    def __call__(self, x):
+        h = self.pool(jax.nn.relu(self.first(x.reshape(1, 6, 6))))
+        return self.readout(jax.nn.relu(self.second(h)).ravel())
+
+
+@pytest.fixture(scope="module")
+def both():
+    """A network of flowlin and the same one as an MLP of Equinox, and the walks of both."""
+    task = normal_task(0, 8, 4, 2)
+    network = fl.ReLUNetwork.init(task, (6, 6), key=jax.random.key(1), variance=0.3)
+    mlp = eqx.nn.MLP(4, 2, 6, 2, use_final_bias=False, key=jax.random.key(0))
+    mlp = eqx.tree_at(lambda m: [layer.weight for layer in m.layers], mlp, list(network.weights))
+    mlp = eqx.tree_at(
+        lambda m: [layer.bias for layer in m.layers[:2]], mlp, list(network.biases[:2])
+    )
+    own = fl.gradient_flow(network, task, 2 * END, rtol=RTOL)
+    return mlp, task, own, fl.gradient_flow(mlp, task, 2 * END, rtol=RTOL)
+
+
+@pytest.mark.slow
+def test_an_mlp_walks_as_the_network_of_its_weights(both):
+    mlp, _, own, flow = both
+    assert flow.stats["kinks"] == "ExactKinks()"
+    assert flow.model.hidden == (6, 6)
+    assert len(flow.events) == len(own.events) > 10
+    # Both count changes alike, by layer, unit and sample.
+    assert [row["index"] for row in flow.events.table()] == [
+        row["index"] for row in own.events.table()
+    ]
+    assert np.array_equal(flow.events.new, own.events.new)
+    assert np.any(np.asarray(flow.events.new) == 0)
+    np.testing.assert_allclose(flow.events.time, own.events.time, atol=of_flow(RTOL))
+    for layer, w in zip(flow.final.layers, own.final.weights, strict=True):
+        np.testing.assert_allclose(layer.weight, w, atol=of_flow(RTOL))
+    lines = [one.linearization(layer=1).open for one in (flow, own)]
+    assert float(lines[0].fraction) == float(lines[1].fraction)
+    assert isinstance(flow.final, eqx.nn.MLP)
+    assert apart(flow.final, mlp) > 0.1
+
+
+@pytest.mark.slow
+def test_it_is_kept_extended_and_resumed_to_the_bit(both, tmp_path):
+    mlp, task, _, flow = both
+    options = {"rtol": RTOL, "checkpoint": tmp_path / "state.npz"}
+    part = fl.gradient_flow(mlp, task, 2 * END, max_steps=20, throw=False, **options)
+    assert 0 < len(part.events) < len(flow.events)
+    whole = fl.gradient_flow(mlp, task, 2 * END, **options)
+    for name in ("final", "events"):
+        a, b = (jax.tree.leaves(eqx.filter(getattr(f, name), eqx.is_array)) for f in (whole, flow))
+        assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True)), name
+    flow.save(tmp_path / "flow.npz")
+    loaded = fl.load(tmp_path / "flow.npz", like=mlp)
+    assert loaded.model.hidden == (6, 6)
+    for layer in (0, 1):
+        assert np.array_equal(loaded.events.sides(END, layer), flow.events.sides(END, layer))
+
+
+@pytest.mark.slow
+def test_slopes_of_a_walk_are_differences_of_walks(both):
+    """Across events, in forward mode."""
+    mlp, task, _, _ = both
+
+    def end_loss(size):
+        model = eqx.tree_at(lambda m: m.layers[0].weight, mlp, replace_fn=lambda w: size * w)
+        flow = fl.gradient_flow(
+            model, task, 2.0, rtol=RTOL, adjoint=diffrax.ForwardMode(), max_steps=4096
+        )
+        return flow.losses[-1]
+
+    one, step = jnp.asarray(1.0), 1e-5
+    _, slope = jax.jit(lambda s: jax.jvp(end_loss, (s,), (jnp.ones_like(s),)))(one)
+    difference = (end_loss(one + step) - end_loss(one - step)) / (2 * step)
+    assert abs(slope) > 1e-3
+    assert float(slope) == pytest.approx(float(difference), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_convolutions_on_an_empty_background_share_kinks():
+    """Without biases at the start all pairs of the background are at one kink for each filter."""
+    rng = np.random.default_rng(0)
+    images = np.zeros((6, 6, 6))
+    for image in images:
+        row, column = rng.integers(0, 4, 2)
+        image[row : row + 3, column : column + 3] = rng.uniform(size=(3, 3))
+    task = fl.Task(images.reshape(6, 36), rng.normal(size=(6, 2)))
+    for seed in (0, 1):
+        model = Image(jax.random.key(seed))
+        zero = eqx.tree_at(
+            lambda m: [m.first.bias, m.second.bias], model, replace_fn=jnp.zeros_like
+        )
+        for start in (model, zero):
+            flow = fl.gradient_flow(start, task, END, rtol=RTOL)
+            slope, error = slope_and_error(start, task, flow)
+            assert error < 1e-4
+            assert slope == pytest.approx(1.0, abs=0.3)
+
+
+@pytest.mark.slow
+def test_no_walk_of_a_small_module_is_silently_elsewhere():
+    """Without biases: descent comes to where a walk ends, or the walk says that it may not."""
+    count = walked = 0
+    for widths in ((1, 1, 1, 1), (2, 1, 1, 1), (1, 2, 2, 1)):
+        for seed in range(40, 60):
+            rng = np.random.default_rng([seed, *widths])
+            task = fl.Task(rng.normal(size=(4, widths[0])), rng.normal(size=(4, widths[-1])))
+            shapes = zip(widths[1:], widths, strict=False)
+            model = NoBiases([jnp.asarray(rng.normal(size=shape)) for shape in shapes])
+            flow = fl.gradient_flow(model, task, END, rtol=1e-8, throw=False)
+            ended = float(flow.end) == END
+            assert ended or flow.result == fl.RESULTS.sides_unsolved
+            walked += ended
+            count += len(flow.events) > 0
+            if ended and not len(flow.events.select("branch")):
+                near = fl.gradient_descent(model, task, 2e-4, t1=END).final
+                assert apart(near, flow.final) < 5e-3, (widths, seed)
+    assert count > 10
+    assert walked > 55
+
+
+@pytest.mark.slow
+def test_ties_of_max_pooling_follow_what_rises():
+    for seed in range(4):
+        task = normal_task(seed, 5, 5, 1)
+        model = Pooled(jax.random.key(seed))
+        flow = fl.gradient_flow(model, task, END, rtol=RTOL)
+        assert len(flow.events) > 1
+        slope, error = slope_and_error(model, task, flow)
+        assert error < 3e-5
+        assert slope == pytest.approx(1.0, abs=0.2)
+
+
+def test_kinks_that_are_not_known_are_named():
+    task = normal_task(0, 3, 4, 2)
+    linear = eqx.nn.Linear(4, 2, key=jax.random.key(0))
+    for function, said in (
+        (jnp.sort, "`sort` in layers"),
+        (jax.nn.hard_tanh, "`where` in layers.0. on what is trained may jump"),
+        (jnp.floor, "`floor` in layers"),
+    ):
+        model = eqx.nn.Sequential([linear, eqx.nn.Lambda(function)])
+        with pytest.raises(ValueError, match=f"needs to know the kinks, and Sequential: {said}"):
+            fl.gradient_flow(model, task, 1.0, kinks=fl.ExactKinks())
+    rectified = eqx.nn.Sequential([linear, eqx.nn.Lambda(jax.nn.relu)])
+    with pytest.raises(ValueError, match="`AveragedKinks` is for an fl"):
+        fl.gradient_flow(rectified, task, 1.0, kinks=fl.AveragedKinks())
