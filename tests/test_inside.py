@@ -54,7 +54,6 @@ KINKS = (  # functions of eight numbers, and how many units their kinks have; No
 
 @pytest.mark.parametrize(("function", "sizes"), KINKS)
 def test_kinks_are_found_and_rectified(function, sizes):
-    """With max(z, 0) at every kink found the program is the module's call."""
     module = Applied(eqx.nn.Linear(8, 8, key=jax.random.key(0)), jax.checkpoint(function))
     x = jax.random.normal(jax.random.key(1), (5, 8))
     smooth = function in SMOOTH
