@@ -28,6 +28,7 @@ from flowlin.engine.kinks.kink_policies import (
     SmoothKinks,
     StepTraits,
     choose_kinks,
+    places_of_kinks,
 )
 from flowlin.engine.kinks.sides import may_be_at_kink
 from flowlin.engine.solvers.error_scale import AbstractErrorScale, ErrorPerNumber
@@ -248,7 +249,7 @@ def choose_method(
         solver=type(chosen).__name__,
         solver_because=because,
         kinks=repr(kinks) if has_known_kinks(network) else known,
-        kinks_because=kinks_because,
+        kinks_because=kinks_because + places_of_kinks(network),
         objective=goal.stats_label + moved,
     )
     steps = _user_controller(tolerances.controller, dtype) or pid_controller(

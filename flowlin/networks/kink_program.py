@@ -88,7 +88,7 @@ class KinkProgram:
         known = dict(enumerate(arguments))
 
         def read(atom: Atom) -> Any:
-            return atom.value if isinstance(atom, Constant) else known[atom]
+            return jnp.asarray(atom.value) if isinstance(atom, Constant) else known[atom]
 
         for step in self._steps:
             values = step.evaluate(rectifier_at(step), *map(read, step.inputs))

@@ -407,6 +407,12 @@ def walk_cost(network: AbstractModel, task: Task) -> WalkCost:
     return WalkCost(pairs, math.ceil(EVENTS_PER_PAIR * pairs), pairs + parameters)
 
 
+def places_of_kinks(network: AbstractModel) -> str:
+    """Return where a module's kinks are, to follow a reason; nothing for other networks."""
+    known, where = network.kinks_and_reason
+    return f"; {where}" if known == "known" else ""
+
+
 def choose_kinks(
     network: AbstractModel, task: Task, solver: diffrax.AbstractSolver | None
 ) -> tuple[AbstractKinks, str]:
@@ -432,8 +438,8 @@ def choose_kinks(
     else:
         return ExactKinks(), why
     warn_user(
-        f"the kinks are not walked through exactly but by {kinks}: {why}. Pass `kinks` to choose "
-        "yourself.",
+        f"the kinks are not walked through exactly but by {kinks}: {why}"
+        f"{places_of_kinks(network)}. Pass `kinks` to choose yourself.",
         KinksWarning,
     )
     return kinks, why

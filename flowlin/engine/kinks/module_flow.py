@@ -20,6 +20,7 @@ from flowlin.training.loss import Loss
 from flowlin.training.objective import Decay, add_decay
 
 PROBES = 4  # random directions by which scales are estimated
+DRAWS = 3  # random weights at which pairs with the same z are told
 MOST_MEETING = 32  # pairs that may meet at an event without being held against descent
 DEPENDENT = 1e4  # rounding errors of the least eigenvalue of gradients' cosines that count as zero
 
@@ -77,23 +78,21 @@ class ModuleFlow(AbstractSlidingFlow):
         """Return for each pair the first one whose z is the same whatever the weights.
 
         Patches that are alike, as of an empty background, share a kink in this way, or one z that
-        is rectified twice. It is told at two random choices of all weights, every kink a slope that
-        is neither zero nor one.
+        is rectified twice. It is told at random choices of all weights, where the gates of each
+        place are one number that is neither zero nor one.
         """
-        rng = np.random.default_rng(1)
-        slopes = [rng.uniform(0.3, 0.7, (units, 1)) for units in self.network.hidden]
-        gates = np.broadcast_to(
-            np.concatenate([s[:1].repeat(len(s), 0) for s in slopes]),
-            (self.units, self.task.samples),
-        )
-        gates = jnp.asarray(gates, self.task.x.dtype)
+        rng, hidden = np.random.default_rng(1), self.network.hidden
+        slopes = np.repeat(rng.uniform(0.3, 0.7, len(hidden)), hidden)
+        gates = jnp.asarray(slopes[:, None].repeat(self.task.samples, 1), self.task.x.dtype)
         group = jnp.zeros(gates.size, int)
-        for _ in range(2):
+        for _ in range(DRAWS):
             weights = jax.tree.map(
                 lambda a: jnp.asarray(rng.normal(size=a.shape), a.dtype), self.network.parameters
             )
-            z = jnp.ravel(self._values(weights, gates, jnp.zeros_like(gates))[1])
-            group = _group_by_value(lax.stop_gradient(z), group)
+            z = lax.stop_gradient(self._values(weights, gates, jnp.zeros_like(gates))[1])
+            places = jnp.split(jnp.abs(z), np.cumsum(hidden)[:-1].tolist())
+            sizes = jnp.concatenate([jnp.full_like(one, jnp.max(one)) for one in places])
+            group = _group_by_value(jnp.ravel(z), jnp.ravel(sizes), group)
         first = jax.ops.segment_min(jnp.arange(group.size), group, group.size)
         return first[group]
 
@@ -431,12 +430,17 @@ class ModuleFlow(AbstractSlidingFlow):
         return lax.stop_gradient(jnp.max(scales, axis=1, keepdims=True))
 
 
-def _group_by_value(values: Float[Array, " n"], before: Int[Array, " n"]) -> Int[Array, " n"]:
-    """Number groups of equal values, up to rounding, within the groups that there were before."""
-    rounding = 1e3 * jnp.finfo(values.dtype).eps * jnp.max(jnp.abs(values))
+def _group_by_value(
+    values: Float[Array, " n"], sizes: Float[Array, " n"], before: Int[Array, " n"]
+) -> Int[Array, " n"]:
+    """Number groups of equal values within the groups that there were before.
+
+    Equal are values within 64 ulps of their `sizes`; what is NaN is equal to nothing.
+    """
+    rounding = 64 * jnp.finfo(values.dtype).eps * sizes
     order = jnp.lexsort((values, before))
-    sorted_, own = values[order], before[order]
-    apart = (jnp.diff(sorted_) > rounding) | (jnp.diff(own) != 0)
+    same = jnp.diff(values[order]) <= rounding[order][1:]
+    apart = ~same | (jnp.diff(before[order]) != 0)
     number = jnp.concatenate([jnp.zeros(1, int), jnp.cumsum(apart)])
     return jnp.zeros_like(before).at[order].set(number)
 
