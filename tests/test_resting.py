@@ -157,3 +157,22 @@ def test_smooth_gates_revive_the_unit_when_the_integral_of_its_drive_is_zero(res
     # It then goes another way, the further the thinner the gate, at the time that the rule has.
     assert off[-1] > 5e-3
     assert abs(late[1]) < late[0] / 10
+
+
+@pytest.mark.slow
+def test_a_unit_that_passes_through_zero_weights_may_go_on_or_die():
+    """Without biases: smooth gates lead to where the walk goes, descent leaves the unit dead."""
+    rng = np.random.default_rng(6)
+    task = fl.Task(rng.normal(size=(4, 2)), rng.normal(size=(4, 1)))
+    for shape in ((2, 2), (2, 2), (1, 2)):  # drawn before, for another network
+        rng.normal(size=shape)
+    network = fl.ReLUNetwork((rng.normal(size=(3, 2)), rng.normal(size=(1, 3))), None)
+    flow = fl.gradient_flow(network, task, 10.0, rtol=RTOL)
+    branches = flow.events.select("branch").table()
+    assert branches
+    assert all(row["time"] == pytest.approx(0.52678, abs=1e-5) for row in branches)
+    assert all(row["index"][:2] == (0, 0) for row in branches)
+    stays = fl.gradient_descent(network, task, 1e-4, t1=10.0)
+    smooth = fl.gradient_flow(network, task, 10.0, kinks=fl.SmoothKinks(1e-4))
+    assert float(stays.losses[-1]) > 1.05 * float(flow.losses[-1])
+    assert float(smooth.losses[-1]) == pytest.approx(float(flow.losses[-1]), rel=1e-3)

@@ -257,7 +257,8 @@ class ExactKinks(AbstractKinks):
     linear network whose sliding pairs are held at their kinks; at an event Filippov's rule
     chooses the gates. Limited by the solver's tolerance alone, so `rtol` means what it says.
 
-    For ReLU (and leaky ReLU) networks of any depth. Work grows with the number of events, roughly
+    For ReLU (and leaky ReLU) networks of any depth, and for any Equinox module of ReLUs, whose
+    kinks are found in its program. Work grows with the number of events, roughly
     as units x samples. `flow.stats["accepted_evaluations"]` counts evaluations of the velocity in
     accepted steps.
 
@@ -278,7 +279,9 @@ class ExactKinks(AbstractKinks):
 
     With one layer a unit that dies at its kink stays dead, as with descent. Where its C turns
     positive later the flow is not unique either, and a branch is logged: gates that are smooth and
-    never zero revive the unit, once the integral of C since its death is zero. A pair that begins
+    never zero revive the unit, once the integral of C since its death is zero. A branch is also
+    logged where a unit's weights pass through zero and kinks that repel meet there: smooth gates
+    may lead on where descent leaves the unit off. A pair that begins
     at its kink with C >= 0 is on if its z rises with it off, else off; where it could come on as
     well, as from weights of zero, a branch is logged at t = 0.
 

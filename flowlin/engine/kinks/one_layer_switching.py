@@ -200,17 +200,19 @@ class OneLayerSwitching(AbstractSwitching):
     ) -> tuple[Sides, EventBuffer]:
         """Return new sides for every unit with a fired pair, and the log of what changed.
 
-        A branch, where a kink turns to repel a unit that rests on it, is logged as a change of the
-        component that is H P beyond its pair's.
+        A branch is logged as a change of the component that is H P beyond its pair's: where a kink
+        turns to repel a unit that rests on it, and where a unit crosses kinks that repel while more
+        of its kinks meet than it has inputs, as at weights of zero.
         """
         at = point_state(self.flow, piece.y1, sides)
+        branches = sides.rests | self._crosses_where_many_meet(piece, at)
 
         def switch_unit(carry):
             left, sides, log = carry
             unit = jnp.argmax(left)
             row = choose_unit_sides(self.flow, at, unit, piece.fired[unit], sides.slots.shape[1])
             pairs = unit * row.codes.size + jnp.arange(row.codes.size)
-            branch = (sides.rests[unit] & piece.fired[unit]).astype(jnp.int8)
+            branch = (branches[unit] & piece.fired[unit]).astype(jnp.int8)
             log = log.append(
                 piece.end,
                 piece.uncertainty,
@@ -230,6 +232,18 @@ class OneLayerSwitching(AbstractSwitching):
             max_steps=sides.codes.shape[0],
         )
         return sides, log
+
+    def _crosses_where_many_meet(self, piece: Piece, at: PointState) -> Bool[Array, "H P"]:
+        """Tell which pairs are at kinks that repel, in units of which too many kinks meet.
+
+        Their gradients then depend on each other, and the loss nearby is not convex: descent may
+        leave the point on another ray, or stay with the unit off.
+        """
+        kinks = self.flow.kinks
+        meet = (at.at_kink | piece.fired) & kinks.is_leader[None]
+        many = jnp.sum(meet, axis=1, keepdims=True) > kinks.x.shape[1]
+        rounding = self.flow.drive_rounding(lax.stop_gradient(piece.y1), at.drive)
+        return many & (at.codes != SLIDING) & (at.kink_drive > rounding)
 
     def in_own_slots(self, sides: Sides) -> Sides:
         """Return sides that were found with fewer slots in as many as this rule has."""
