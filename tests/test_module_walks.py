@@ -208,6 +208,24 @@ def test_ties_of_max_pooling_follow_what_rises():
         assert slope == pytest.approx(1.0, abs=0.2)
 
 
+@jax.custom_jvp
+def straight_through(z):
+    """A ReLU with the derivative of another function."""
+    return jnp.maximum(z, 0)
+
+
+straight_through.defjvp(lambda values, tangents: (jnp.maximum(values[0], 0), tangents[0]))
+
+
+@jax.custom_vjp
+def reversed_gradient(z):
+    """Twice z, with its gradient reversed, which no derivative forward can see."""
+    return 2 * z
+
+
+reversed_gradient.defvjp(lambda z: (2 * z, None), lambda _, g: (-2 * g,))
+
+
 def test_kinks_that_are_not_known_are_named():
     task = normal_task(0, 3, 4, 2)
     linear = eqx.nn.Linear(4, 2, key=jax.random.key(0))
@@ -215,6 +233,9 @@ def test_kinks_that_are_not_known_are_named():
         (jnp.sort, "`sort` in layers"),
         (jax.nn.hard_tanh, "`where` in layers.0. on what is trained may jump"),
         (jnp.floor, "`floor` in layers"),
+        (lambda z: jax.nn.relu(jax.lax.stop_gradient(z) + z), "`stop_gradient` in layers"),
+        (straight_through, "`custom_jvp_call` in layers.0. may hold a kink"),
+        (reversed_gradient, "`custom_vjp_call` in layers.0. may hold a kink"),
     ):
         model = eqx.nn.Sequential([linear, eqx.nn.Lambda(function)])
         with pytest.raises(ValueError, match=f"needs to know the kinks, and Sequential: {said}"):

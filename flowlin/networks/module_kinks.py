@@ -160,7 +160,7 @@ class _Flattener:
         for equation in program.eqns:
             inputs = [read(variable) for variable in equation.invars]
             inner = next(_programs_with_constants(equation), None)
-            if inner is None or _stays_whole(equation):
+            if inner is None or _stays_whole(equation) or _has_own_derivative(equation):
                 results: Any = self.number(len(equation.outvars))
                 self.operations.append(_Operation(equation, tuple(inputs), results))
             else:
@@ -186,12 +186,23 @@ def _stays_whole(equation: JaxprEqn) -> bool:
     return is_smooth_operation(equation) or _is_smooth_function(equation)
 
 
+def _has_own_derivative(equation: JaxprEqn) -> bool:
+    """Tell whether a call's derivative is its author's, and not that of what it computes."""
+    name = equation.primitive.name
+    if name == "custom_jvp_call":
+        return not any(_is_call_of(equation, one) for one in (jax.nn.relu, jax.nn.relu6))
+    return name.startswith("custom_vjp")
+
+
 def _is_smooth_function(equation: JaxprEqn) -> bool:
     """Tell whether a call is that of one of the `SMOOTH_FUNCTIONS` with its defaults."""
     # Of `jnp.logaddexp`, which has a derivative of its own and no name.
     function = SMOOTH_FUNCTIONS.get(equation.params.get("name", "logaddexp"))
-    if function is None:
-        return False
+    return function is not None and _is_call_of(equation, function)
+
+
+def _is_call_of(equation: JaxprEqn, function: Callable[..., Array]) -> bool:
+    """Tell whether a call is that of a function of JAX, by the program of both."""
     avals = [_shape_of(variable) for variable in equation.invars]
     try:
         (own,) = jax.make_jaxpr(function)(*avals).jaxpr.eqns
@@ -215,6 +226,16 @@ def _live_values(operations: list[_Operation], output: Atom) -> set[Atom]:
         if operation.name != "stop_gradient" and not live.isdisjoint(operation.outputs):
             live |= {a for a in operation.inputs if isinstance(a, int)}
     return live
+
+
+def _is_maximum(atom: Atom, definitions: dict[int, _Operation]) -> bool:
+    """Tell whether a value is the maximum that a softmax subtracts, whatever its shape."""
+    made_by = definitions.get(atom) if isinstance(atom, int) else None
+    if made_by is None:
+        return False
+    if made_by.name in ("max", "select_n", "broadcast_in_dim", "reshape", "squeeze"):
+        return any(_is_maximum(one, definitions) for one in made_by.inputs)
+    return made_by.name == "reduce_max"
 
 
 def _fact_of_input(atom: Atom, facts: dict[int, _Fact]) -> _Fact:
@@ -268,6 +289,12 @@ def _step_with_kinks(
         return _plain_step(operation)
     if name == "select_n":
         return _select_step(operation, own, definitions)
+    if name == "stop_gradient" and not _is_maximum(operation.inputs[0], definitions):
+        return Refusal(f"`{name}`{{where}} hides how weights move what follows; leave it out")
+    if name.startswith("custom_vjp") or (
+        name.startswith("custom") and not _stays_whole(operation.equation)
+    ):
+        return Refusal(f"`{name}`{{where}} may hold a kink, and has a derivative of its own")
     if any(one.depends and not _holds_floats(v) for one, v in
            zip(own, operation.equation.invars, strict=True)):  # fmt: skip
         return refused
@@ -324,8 +351,12 @@ def _pair_step(operation: _Operation, own: list[_Fact]) -> ProgramStep:
     at_rest = [not one.depends for one in own]
     zeros = [isinstance(a, Constant) and not np.any(np.asarray(a.value)) for a in operation.inputs]
     never = [one.never_negative for one in own]
-    if sign > 0 and ((zeros[0] and never[1]) or (zeros[1] and never[0])):
-        kept = 1 if zeros[0] else 0
+    ends = [isinstance(a, Constant) and np.all(np.asarray(a.value) == -sign * np.inf)
+            for a in operation.inputs]  # fmt: skip
+    other_wins = [end or (sign > 0 and zero and one) for end, zero, one in
+                  zip(ends, zeros, reversed(never), strict=True)]  # fmt: skip
+    if any(other_wins):
+        kept = 1 if other_wins[0] else 0
         step = _kink_step(operation, lambda rectify, a: fill_shape(a, shape))
         return step._replace(inputs=(operation.inputs[kept],))
 

@@ -214,9 +214,7 @@ def gradient_flow(
     # As `checked` leaves them.
     network, events, loss = cast(AbstractModel, network), cast(tuple, events), cast(Loss, loss)
     tolerances, ts = validate_tolerances(rtol, atol, stepsize_controller), validate_times(t1, ts)
-    _require_valid_start(network, task, ts, observe)
-    if isinstance(network, ForeignModel):
-        network = network.with_kinks(task.inputs)
+    network = _prepare_network(network, task, ts, observe)
     check_options(network, tolerances.rtol, modified_rate, kinks)
     warn_precision(network.dtype, task.x.dtype, tolerances.rtol is not None)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
@@ -293,12 +291,13 @@ def _step_watches(
     return watches
 
 
-def _require_valid_start(
+def _prepare_network(
     network: AbstractModel, task: Task, ts: Any, observe: Observe | None
-) -> None:
-    """Raise `ValueError` for a network that is not the task's, or holds NaN.
+) -> AbstractModel:
+    """Return the network, a module with what its program shows of its kinks.
 
-    Also where the networks at so many times do not fit into memory.
+    **Raises:** `ValueError` for a network that is not the task's, or holds NaN; also where the
+    networks at so many times do not fit into memory.
     """
     network.require_fit(task)
     require_no_nan("network", network.module)
@@ -306,6 +305,7 @@ def _require_valid_start(
         require_saved_memory(
             network, len(ts), "ts", f"{len(ts)} times", "Save fewer, or use `observe`"
         )
+    return network.with_kinks(task.inputs) if isinstance(network, ForeignModel) else network
 
 
 def extend_flow(
