@@ -17,7 +17,7 @@ from flowlin.engine.kinks.slides import SlideState, slides_after, slides_in_step
 from flowlin.training.objective import Decay
 from flowlin.training.rules import VectorField, choose_objective
 from tests import numpy_walk
-from tests.zoo import distance
+from tests.zoo import distance, jit
 
 END, LEVEL = 5.0, 0.498
 
@@ -191,7 +191,7 @@ def test_second_order_where_ordinary_methods_are_of_first(digits, exact):
     steps = np.array([16, 32, 64, 128, 256])
 
     def order(solver):
-        solve = jax.jit(Solve(network, task, END, solver).fixed)
+        solve = jit(Solve(network, task, END, solver).fixed)
         errors = [distance(solve(network, n), exact.final) for n in steps]
         return -np.polyfit(np.log(steps), np.log(errors), 1)[0], errors[-1]
 
@@ -206,7 +206,7 @@ def test_second_order_where_ordinary_methods_are_of_first(digits, exact):
 @pytest.mark.slow
 def test_error_falls_with_the_tolerance(digits, exact):
     task, network = digits
-    solve = jax.jit(Solve(network, task, END).adaptive)
+    solve = jit(Solve(network, task, END).adaptive)
     errors = [distance(solve(network, rtol), exact.final) for rtol in (1e-3, 1e-4, 1e-5)]
     assert errors[0] < 5e-4
     assert errors[1] < errors[0] / 3
@@ -295,7 +295,7 @@ def test_every_loss_bias_and_slope(loss, bias, slope, tau):
     )
     ways = (Solve(network, task, 2.0, s, loss, tau) for s in (diffrax.Bosh3(), None))
     plain, found = (
-        jax.jit(way.adaptive)(network, rtol) for way, rtol in zip(ways, (1e-7, 1e-5), strict=True)
+        jit(way.adaptive)(network, rtol) for way, rtol in zip(ways, (1e-7, 1e-5), strict=True)
     )
     assert jnp.any((network.preactivations(task.x)[0] > 0) != (plain.preactivations(task.x)[0] > 0))
     assert distance(plain, network) > 0.05
@@ -314,15 +314,15 @@ def test_derivatives_and_batches():
         return fl.SquaredError()(end.outputs(SMALL.x), SMALL.y)
 
     scales = jnp.array([0.8, 1.1])
-    forward = jax.jit(
+    forward = jit(
         jax.vmap(lambda s: jax.jvp(lambda s: loss(s, diffrax.ForwardMode()), (s,), (jnp.ones(()),)))
     )
     values, slopes = forward(scales)
     known = (forward(scales + 1e-3)[0] - forward(scales - 1e-3)[0]) / 2e-3
     assert jnp.allclose(slopes, known, rtol=1e-2)
-    alone, slope = jax.jit(
-        jax.value_and_grad(lambda s: loss(s, diffrax.RecursiveCheckpointAdjoint()))
-    )(scales[1])
+    alone, slope = jit(jax.value_and_grad(lambda s: loss(s, diffrax.RecursiveCheckpointAdjoint())))(
+        scales[1]
+    )
     assert jnp.allclose(jnp.stack([alone, slope]), jnp.stack([values[1], slopes[1]]), rtol=1e-9)
 
 
@@ -330,7 +330,7 @@ def test_derivatives_and_batches():
 def test_a_flow_under_vmap_and_jvp_and_in_float32():
     network = fl.ReLUNetwork.init(SMALL, 4, 0.2, key=jax.random.key(1)).astype(jnp.float32)
 
-    @jax.jit
+    @jit
     @jax.vmap
     def final(scale):
         start = network.with_parameters(jax.tree.map(lambda a: a * scale, network.parameters))
@@ -344,7 +344,7 @@ def test_a_flow_under_vmap_and_jvp_and_in_float32():
     (ends, middles, margins), _ = jax.jvp(final, (scales,), (jnp.ones_like(scales),))
     assert ends.dtype == margins.dtype == jnp.float32
     double = network.astype(jnp.float64)
-    known = jax.jit(lambda t1: Solve(double, SMALL, t1).adaptive(double, 1e-5))
+    known = jit(lambda t1: Solve(double, SMALL, t1).adaptive(double, 1e-5))
     for t1, found in ((2.0, ends), (1.0, middles)):
         assert distance(jax.tree.map(lambda a: a[0], found), known(t1)) < 1e-3
 

@@ -21,7 +21,7 @@ import pytest
 import flowlin as fl
 from tests import budget
 from tests.tolerances import of_flow, of_slope
-from tests.zoo import Killed
+from tests.zoo import Killed, jit
 
 KEY = jax.random.key(0)
 TASK = fl.tasks.xor()
@@ -185,10 +185,10 @@ STEP = 1e-3
 def forward(row):
     """Outcomes at all scales, in one program, and their derivatives by the scale."""
     if not row.differentiable:
-        values = jax.jit(jax.vmap(lambda s: row.traced(s, diffrax.RecursiveCheckpointAdjoint())))
+        values = jit(jax.vmap(lambda s: row.traced(s, diffrax.RecursiveCheckpointAdjoint())))
         return values(jnp.asarray(SCALES)), None
     traced = functools.partial(row.traced, adjoint=diffrax.ForwardMode())
-    ways = jax.jit(jax.vmap(lambda s: jax.jvp(traced, (s,), (jnp.ones_like(s),))))
+    ways = jit(jax.vmap(lambda s: jax.jvp(traced, (s,), (jnp.ones_like(s),))))
     return ways(jnp.asarray(SCALES))
 
 
@@ -258,7 +258,7 @@ def test_derivatives_in_reverse_mode_are_those_in_forward_mode(row, forward):
     _, slopes = forward
     weigh = jnp.arange(1.0, 1.0 + len(slopes[0]))
     adjoint = diffrax.RecursiveCheckpointAdjoint()
-    found = jax.jit(jax.grad(lambda s: weigh @ row.traced(s, adjoint)))(1.0)
+    found = jit(jax.grad(lambda s: weigh @ row.traced(s, adjoint)))(1.0)
     np.testing.assert_allclose(found, weigh @ slopes[0], rtol=1e-7)
 
 

@@ -1,6 +1,7 @@
 """The exact walk through networks with several hidden layers."""
 
 import dataclasses
+import functools
 import itertools
 import warnings
 from typing import Any
@@ -21,14 +22,17 @@ from flowlin.engine.kinks.deep_flow import DeepFlow
 from flowlin.engine.kinks.deep_switching import DeepSwitching
 from flowlin.engine.kinks.one_layer import OneLayerFlow
 from flowlin.engine.kinks.one_layer_switching import OneLayerSwitching
-from tests.test_walk import descended, exact, gaussian
+from tests.test_walk import descended, gaussian
+from tests.test_walk import exact as walk_exactly
 from tests.tolerances import ROUNDING
-from tests.zoo import distance, times
+from tests.zoo import distance, jit, times
 
 pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
 
 TREE, MEAN = fl.tasks.hierarchy(levels=3), fl.SquaredError()
 END = 20.0
+# With room for 32 pairs that slide, which is one size of the system that they solve; 64 are two.
+exact = functools.partial(walk_exactly, slots=8)
 
 
 def start(task, hidden, seed, **options):
@@ -365,7 +369,7 @@ def test_a_batch_is_its_single_walks(walked):
         return exact(at, TREE, END, 1e-10, None, ts=times(END), **room)
 
     some = jnp.array([0.5, 2.0])
-    batch = jax.jit(jax.vmap(lambda c: run(c, throw=False, max_events=1024)))(some)
+    batch = jit(jax.vmap(lambda c: run(c, throw=False, max_events=1024)))(some)
     for k, c in enumerate(some):
         one, mine = run(c), jax.tree.map(lambda a, k=k: a[k], batch)
         count = len(one.events)
@@ -402,7 +406,7 @@ def test_slots_of_all_layers_grow(walked):
     network, flow = walked
     few, ts = fl.ExactKinks(slots=4), times(END)
     grown = fl.gradient_flow(network, TREE, END, kinks=few, rtol=1e-10, ts=ts)
-    assert grown.stats["slots"] == 8
+    assert (grown.stats["slots"], flow.stats["slots"]) == (8, 8)
     assert np.array_equal(grown.events.component, flow.events.component)
     assert np.array_equal(grown.events.new, flow.events.new)
     np.testing.assert_allclose(grown.events.time, flow.events.time, rtol=1e-9)
@@ -579,7 +583,7 @@ def test_derivatives_through_slides_in_two_layers():
         final = jnp.concatenate([w.ravel() for w in flow.final.weights])
         return flow.events.time, final, flow.events.component, flow.events.new
 
-    @jax.jit
+    @jit
     def forward(at, way):
         return jax.jvp(lambda at: run(at, adjoint=diffrax.ForwardMode()), (at,), (way,))
 
@@ -631,7 +635,7 @@ def test_float32(walked):
 
 @pytest.mark.slow
 @pytest.mark.data
-@pytest.mark.parametrize(("seed", "t1"), [(3, 0.5), (8, 3.4), (5, 2.0)])
+@pytest.mark.parametrize(("seed", "t1"), [(8, 3.4), (5, 2.0)])
 def test_without_biases_it_goes_on_where_a_layer_sends_nothing(data_folder, seed, t1):
     """The last unit of a layer turns off for a sample, whose z above are then zero for good.
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
+from tests.zoo import jit
 
 ONE = fl.Task([[1.0]], [[1.0]])
 TREE = fl.tasks.hierarchy(levels=2)
@@ -137,7 +138,7 @@ def test_the_end_is_the_last_row(early, end):
 @pytest.mark.slow
 def test_the_end_is_the_last_row_under_jit(end):
     for ts in ([1.0, 2.0], [1.0, 99.0], [98.0, 99.0], [1.0, end]):
-        last_row(jax.jit(with_times)(NETWORK, jnp.asarray(ts)), ts, end)
+        last_row(jit(with_times)(NETWORK, jnp.asarray(ts)), ts, end)
 
 
 @pytest.mark.slow
@@ -146,7 +147,7 @@ def test_the_end_is_the_last_row_of_a_descent(ts):
     def run(network):
         return fl.gradient_descent(network, TREE, 0.1, 800, ts=ts, events=LOW)
 
-    plain, compiled = run(NETWORK), jax.jit(run)(NETWORK)
+    plain, compiled = run(NETWORK), jit(run)(NETWORK)
     due = [t for t in ts if t < plain.end]
     for found in (plain, compiled):
         assert int(np.sum(np.isfinite(found.ts))) == len(due) + 1

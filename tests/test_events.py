@@ -14,6 +14,7 @@ import pytest
 
 import flowlin as fl
 from tests.tolerances import of_flow, of_time
+from tests.zoo import jit
 
 # ---- Against the closed form of hitting times.
 
@@ -331,7 +332,7 @@ def test_padding_under_jit_and_vmap(tree):
     def run(network):
         return fl.gradient_flow(network, tree, 15.0, events=(hits,), max_events=20)
 
-    batch = jax.jit(jax.vmap(run))(networks)
+    batch = jit(jax.vmap(run))(networks)
     assert batch.events.time.shape == (3, 20)
     first = jax.vmap(lambda log: log.first("mode"))(batch.events)
     for i in range(3):

@@ -11,6 +11,7 @@ from scipy.linalg import expm
 import flowlin as fl
 from tests.by_hand import COUNTS, ByHand, classes, linear, relu
 from tests.tolerances import ROUNDING
+from tests.zoo import jit
 
 pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
 
@@ -297,7 +298,7 @@ def test_weights_of_entries_can_be_mapped_over_and_differentiated():
         return fl.gradient_flow(network, fl.Task(X, Y, weights=weights), 1.0, rtol=1e-9).losses[-1]
 
     stacked = jnp.stack([WEIGHTS, WEIGHTS + 1.0])
-    together = jax.jit(jax.vmap(end))(stacked)
+    together = jit(jax.vmap(end))(stacked)
     np.testing.assert_allclose(together, [end(one) for one in stacked], rtol=1e-12)
     along = np.random.default_rng(1).normal(size=WEIGHTS.shape)
     slope = float(jnp.vdot(jax.grad(end)(stacked[1]), along))

@@ -9,6 +9,7 @@ import pytest
 
 import flowlin as fl
 from tests.tolerances import of_flow
+from tests.zoo import jit
 
 pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
 END, RTOL = 6.0, 1e-9
@@ -147,7 +148,7 @@ def test_slopes_of_a_walk_are_differences_of_walks(both):
         return flow.losses[-1]
 
     one, step = jnp.asarray(1.0), 1e-5
-    _, slope = jax.jit(lambda s: jax.jvp(end_loss, (s,), (jnp.ones_like(s),)))(one)
+    _, slope = jit(lambda s: jax.jvp(end_loss, (s,), (jnp.ones_like(s),)))(one)
     difference = (end_loss(one + step) - end_loss(one - step)) / (2 * step)
     assert abs(slope) > 1e-3
     assert float(slope) == pytest.approx(float(difference), rel=1e-4)

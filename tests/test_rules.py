@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from scipy.integrate import solve_ivp
 
 import flowlin as fl
+from tests.zoo import jit
 
 
 class HeavyBall(fl.AbstractRule):
@@ -124,7 +125,7 @@ def test_its_mass_has_a_derivative():
     def final_loss(mass):
         return run(rule=HeavyBall(mass), adjoint=diffrax.ForwardMode()).losses[-1]
 
-    both = jax.jit(lambda mass: jax.jvp(final_loss, (mass,), (1.0,)))  # one program
+    both = jit(lambda mass: jax.jvp(final_loss, (mass,), (1.0,)))  # one program
     slope = both(MASS)[1]
     difference = (both(MASS + 1e-4)[0] - both(MASS - 1e-4)[0]) / 2e-4
     assert float(slope) == pytest.approx(float(difference), rel=1e-4)

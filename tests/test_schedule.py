@@ -9,6 +9,7 @@ import pytest
 
 import flowlin as fl
 from tests.by_hand import COUNTS, classes, linear, relu
+from tests.zoo import jit
 
 pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
 
@@ -216,7 +217,7 @@ def test_derivatives_by_what_is_in_a_schedule():
     """w(3) = 3 / (a + 3)."""
     one = jnp.asarray(1.0)
     forward = diffrax.ForwardMode()
-    _, found = jax.jvp(jax.jit(lambda a: end(From(a), adjoint=forward)), (one,), (one,))
+    _, found = jax.jvp(jit(lambda a: end(From(a), adjoint=forward)), (one,), (one,))
     assert float(found) == pytest.approx(-3 / 16, abs=1e-7)
 
 
@@ -240,7 +241,7 @@ def test_derivatives_of_walks_are_differences():
         )  # fmt: skip
         return fl.distance(flow.final, network)
 
-    both, step = jax.jit(jax.value_and_grad(distance)), 1e-4  # one program
+    both, step = jit(jax.value_and_grad(distance)), 1e-4  # one program
     found = float(both(jnp.asarray(1.0))[1])
     late, early = (float(both(jnp.asarray(a))[0]) for a in (1 + step, 1 - step))
     assert abs(found) > 0.01

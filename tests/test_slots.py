@@ -2,25 +2,32 @@
 
 import io
 import time
-from typing import Any
 
 import diffrax
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import flowlin as fl
 from tests.tolerances import of_flow
+from tests.zoo import jit
 
 pytestmark = pytest.mark.slow  # every growth is another program
 
 TASK, RTOL, END = fl.tasks.hierarchy(levels=2), 1e-6, 15.0
-TIMES = np.linspace(0, END, 6)
+ROWS = 6  # of every run, so that those with as many slots share a program
+TIMES = np.linspace(0, END, ROWS)
 NETWORK = fl.ReLUNetwork.init(TASK, 3, 1e-2, key=jax.random.key(7))  # two of a unit from 3.95 on
 
 
-def walk(slots, t1=END, ts: Any = TIMES, network=NETWORK, **how):
-    kinks = fl.ExactKinks(slots=slots)
+def rows(since, until):
+    """Times after `since`, up to `until`."""
+    return np.linspace(since, until, ROWS + 1)[1:]
+
+
+def walk(slots, t1=END, network=NETWORK, **how):
+    kinks, ts = fl.ExactKinks(slots=slots), np.linspace(0, t1, ROWS)
     return fl.gradient_flow(
         network, TASK, t1, ts=ts, kinks=kinks, solver=diffrax.Bosh3(), rtol=RTOL, **how
     )
@@ -85,7 +92,10 @@ def test_it_is_resumed_to_the_bit_before_and_after_it_grew(tmp_path, monkeypatch
             walk(1, checkpoint=file, progress=fl.LogProgress(1e-12, Breaks(line)))
         broken: fl.Trajectory = caught.value.trajectory  # pyright: ignore
         slots.append(int(broken.stats["slots"]))
-        resumed, extended = walk(1, checkpoint=file), broken.extend(END, ts=TIMES[-1:])
+        resumed, extended = (
+            walk(1, checkpoint=file),
+            broken.extend(END, ts=rows(float(broken.end), END)),
+        )
         for again in (resumed, walk(1, checkpoint=file)):
             ends = [(f.events, f.ts, f.losses, f.saved, f.final, f.counts) for f in (whole, again)]
             assert jax.tree.structure(ends[0]) == jax.tree.structure(ends[1])
@@ -101,28 +111,27 @@ def test_it_is_resumed_to_the_bit_before_and_after_it_grew(tmp_path, monkeypatch
 
 
 def test_an_extension_grows_and_another_goes_on(roomy):
-    first = walk(1, 2.0, ts=None)
-    second = first.extend(9.0)
+    first = walk(1, 2.0)
+    second = first.extend(9.0, ts=rows(2.0, 9.0))
     assert [int(f.stats["slots"]) for f in (first, second)] == [1, 2]
-    third = second.extend(END)
-    assert third.ts.tolist() == [0.0, 2.0, 9.0, END]
+    third = second.extend(END, ts=rows(9.0, END))
+    assert np.all(np.isin([0.0, 2.0, 9.0, END], third.ts))
     np.testing.assert_array_equal(third.events.component, roomy.events.component)
     np.testing.assert_allclose(third.events.time, roomy.events.time, rtol=of_flow(RTOL))
 
 
 def test_it_grows_at_the_start():
     """All pairs are at their kinks at t = 0, where those of some units slide."""
-    zero = fl.ReLUNetwork(
-        (np.zeros((3, 4)), -np.abs(np.asarray(NETWORK.weights[1]))), (np.zeros(3), None), 1.0
-    )
-    grown, room = (walk(slots, 2.0, None, zero) for slots in (1, 4))
+    hidden, readout = NETWORK.weights
+    zero = NETWORK.with_parameters(((0 * hidden, -jnp.abs(readout)), (jnp.zeros(3), None)))
+    grown, room = (walk(slots, 2.0, zero) for slots in (2, 4))
     assert_alike(grown, room, 1e-9)
     assert grown.stats["slots"] == 4
-    assert "2 slots from t = 0 on; 4 slots from t = 0 on" in grown.stats["kinks_because"]
+    assert "4 slots from t = 0 on" in grown.stats["kinks_because"]
 
 
 def test_traced_walks_end_by_name():
-    flow = jax.jit(lambda n: walk(1, network=n, ts=None, max_events=64, throw=False))(NETWORK)
+    flow = jit(lambda n: walk(1, network=n, max_events=64, throw=False))(NETWORK)
     assert flow.result == fl.RESULTS.slide_overflow
     assert 3.9 < flow.end < 4.0
     assert flow.stats["slots"] == 1

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
+from tests.zoo import jit
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +81,7 @@ def grid(request):
         )(jnp.eye(4))
         return found[0], slopes.T
 
-    return kind, *jax.jit(jax.vmap(both))(ROWS)
+    return kind, *jit(jax.vmap(both))(ROWS)
 
 
 def test_a_batch_is_its_single_runs(grid):
@@ -102,8 +103,8 @@ def test_forward_derivatives_are_finite_differences(grid):
 def test_reverse_derivatives_are_those_of_forward_mode(grid):
     kind, values, slopes = grid
     weigh = jnp.linspace(1.0, 2.0, values.shape[1])
-    gradient = jax.jit(
-        jax.grad(lambda at: weigh @ outcome(kind, at, max_steps=4096, max_events=64))
-    )(AT)
+    gradient = jit(jax.grad(lambda at: weigh @ outcome(kind, at, max_steps=4096, max_events=64)))(
+        AT
+    )
     # The slope of a hit is taken in the middle of its bracket, which differs by program: 5e-9.
     np.testing.assert_allclose(gradient, weigh @ slopes[0], rtol=1e-7, atol=1e-9)

@@ -42,10 +42,9 @@ def gaussian(samples=20, inputs=6, outputs=3):
     return fl.Task(x, jax.random.normal(keys[1], (samples, outputs)), name="gaussian")
 
 
-def exact(network, task, t1, rtol=1e-8, solver: Any = diffrax.Tsit5(), **options):
-    return fl.gradient_flow(
-        network, task, t1, kinks=fl.ExactKinks(), solver=solver, rtol=rtol, **options
-    )
+def exact(network, task, t1, rtol=1e-8, solver: Any = diffrax.Tsit5(), slots=16, **options):
+    kinks = fl.ExactKinks(slots=slots)
+    return fl.gradient_flow(network, task, t1, kinks=kinks, solver=solver, rtol=rtol, **options)
 
 
 def conserved(network):

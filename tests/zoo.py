@@ -10,6 +10,15 @@ import flowlin as fl
 
 distance = functools.partial(fl.distance, relative=True)
 
+# Compiles programs of a test that hold runs. On a CPU with the option with which the library
+# compiles a small run that is under no other `jit`; docs/guide/speed.md tells users of it.
+jit = functools.partial(
+    jax.jit,
+    compiler_options={"xla_cpu_use_fusion_emitters": False}
+    if jax.default_backend() == "cpu"
+    else None,
+)
+
 # Strengths of the tree's nine modes, equal ones' equal.
 ALIGNED = 1e-3 * np.array([1.0, 1.25, 1.5, 1.5, 2.0, 2.0, 2.0, 2.0, 3.0])
 

@@ -305,14 +305,12 @@ class FlowRun(AbstractRun):
         # Types as they come out of a solve, so that a later part runs the same program.
         return jax.tree.map(lambda a: jnp.asarray(a) if eqx.is_array_like(a) else a, start)
 
-    def advance(
-        self, start: RunState | None, first: bool, budget: int, limits: Limits
-    ) -> Trajectory:
+    def advance(self, start: RunState, first: bool, budget: int, limits: Limits) -> Trajectory:
         """Take at most `budget` steps from `start`, and return them with their rows.
 
         Rows that an earlier part has saved are left out: `first` tells that there is none.
         """
-        taken = 0 if start is None else int(start.counts["num_steps"])
+        taken = int(start.counts["num_steps"])
         allowance = Budget(jnp.asarray(budget), jnp.asarray(limits.steps - taken), UNLIMITED_STEPS)
         flow = trim_run(self._with_names(self.without_names.solve_segment(start, allowance)))
         wanted = slice(None if first else 1, -1 if is_paused(flow, limits) else None)
@@ -320,11 +318,9 @@ class FlowRun(AbstractRun):
             flow = flow.with_rows(lambda a: a[wanted])
         return flow
 
-    def solve_with_names(
-        self, start: RunState | None, budget: Budget, dense: bool = False
-    ) -> Trajectory:
-        """Return the trajectory of `solve_segment`, under the user's own names."""
-        return self._with_names(self.without_names.solve_segment(start, budget, dense))
+    def solve_whole(self, budget: Budget, dense: bool) -> Trajectory:
+        """Return the trajectory from t = 0 without pauses, under the user's own names."""
+        return self._with_names(self.without_names.solve_segment(None, budget, dense))
 
     def _with_names(self, flow: Trajectory) -> Trajectory:
         """Return a trajectory of `without_names` under the user's own names."""
@@ -339,7 +335,7 @@ class FlowRun(AbstractRun):
         dense: bool = False,
     ) -> Trajectory:
         """Integrate from `start` (None: t = 0) to t1, or as far as is allowed."""
-        # Compiled together with the solve, since most runs never pause.
+        # In one program with the solve where no other segment follows.
         start = self.initial_state() if start is None else start
         term, solver = self.equation()
         if self.ts is None:

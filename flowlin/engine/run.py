@@ -108,9 +108,7 @@ class AbstractRun(eqx.Module):
         """Return the state before the first step."""
 
     @abc.abstractmethod
-    def advance(
-        self, start: RunState | None, first: bool, budget: int, limits: Limits
-    ) -> Trajectory:
+    def advance(self, start: RunState, first: bool, budget: int, limits: Limits) -> Trajectory:
         """Take at most `budget` steps from `start`, and return them with their rows.
 
         Rows that an earlier part has saved are left out: `first` tells that there is none.

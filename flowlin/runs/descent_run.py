@@ -249,13 +249,10 @@ class DescentRun(AbstractRun):
         end = jnp.zeros_like(self.descent.clock)
         return _state_at_end(state, end, self.descent.objective.loss_value(self.network))
 
-    def advance(
-        self, start: RunState | None, first: bool, budget: int, limits: Limits
-    ) -> Trajectory:
+    def advance(self, start: RunState, first: bool, budget: int, limits: Limits) -> Trajectory:
         """Take the next steps, at most `budget`; keep the rows that no earlier part has saved."""
         del limits
         assert self.plan is not None
-        start = compile_initial_state(self.without_names) if start is None else start
         state = replace_fields(start.solver, parameters=start.parameters)
         at, parts, loss = int(start.counts["num_steps"]), [], start.loss
         descent = self.descent.without_names

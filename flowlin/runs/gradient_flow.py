@@ -376,9 +376,7 @@ def _trace_flow(
         run = reverse_only(run)
     run = replace_fields(run.with_capacity(limits.events), progress_meter=progress_meter(progress))
     with catch_forward_mode():
-        flow = run.solve_with_names(
-            None, Budget.without_pause(limits.steps, limits.steps), dense=dense
-        )
+        flow = run.solve_whole(Budget.without_pause(limits.steps, limits.steps), dense)
     return replace_fields(flow.with_run(run), reference=run.reference, continuation=None)
 
 
@@ -428,9 +426,7 @@ def with_dense(flow: Trajectory, steps: int) -> Trajectory:
     room = max(room, DENSE_STEPS) if size <= SMALL_TREE else room
     _require_dense(run, room)
     try:
-        again = run.solve_with_names(None, Budget.without_pause(steps, room), dense=True).with_run(
-            run
-        )
+        again = run.solve_whole(Budget.without_pause(steps, room), dense=True).with_run(run)
     except (KeyboardInterrupt, Exception) as error:
         attach_trajectory(error, flow)
         raise

@@ -87,7 +87,6 @@ class Pace:
 class AbstractTimedPause(AbstractPause):
     """A pause that comes every so many seconds."""
 
-    goes_by_clock = True
     pace: Pace
     first_pause: tuple[float, float, int] | None = (
         None  # flow time, clock and steps at the first pause
@@ -270,8 +269,6 @@ class InterruptPause(AbstractPause):
     The first pause is after a number of steps that take a few seconds by an estimate of their
     work, so it is the same in every run; the later ones go by the clock.
     """
-
-    goes_by_clock = False
 
     def __init__(self, run: AbstractRun):
         step = step_seconds(run.network, *run.step_cost)

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +20,7 @@ from flowlin.record.trajectory import Trajectory
 
 
 class AbstractPause(abc.ABC):
-    """A reason to pause a run now and then, and what is done in the pause.
-
-    `by_clock`: whether the step of its first pause differs from run to run.
-    """
-
-    goes_by_clock: ClassVar[bool]
+    """A reason to pause a run now and then, and what is done in the pause."""
 
     @abc.abstractmethod
     def step_budget(self, accepted: int) -> int | None:
@@ -66,9 +61,10 @@ def drive_run(outset: Outset, limits: Limits) -> Trajectory:
         return before.with_run(run)
     flow = before
     try:
-        if start is None and any(pause.goes_by_clock for pause in pauses):
-            # One program then takes all steps, so that no bit depends on when the run paused;
-            # without, the start is compiled together with the first segment.
+        if start is None:
+            # Compiled apart, so that all segments are one program, wherever the run pauses: no bit
+            # depends on that. In one program with the first segment, which then no other shares,
+            # a run of one segment would compile for up to a tenth less.
             start = compile_initial_state(run.without_names)
         larger = run  # with more room, once a segment has come to its end in that
         ahead = None
@@ -82,10 +78,13 @@ def drive_run(outset: Outset, limits: Limits) -> Trajectory:
             for pause in pauses:
                 if is_paused(flow, limits):
                     run, flow = pause.on_pause(run, flow, limits)
-            start = flow.continuation
             # A segment that was taken again ends before the step that needs more slots.
-            grows = ahead is not None and is_paused(flow, limits)
-            larger, start, ahead = _with_more_slots(run, start) if grows else (run, start, None)
+            needs_slots, larger, ahead = ahead is not None, run, None
+            if is_paused(flow, limits):
+                start = flow.continuation
+                assert start is not None
+                if needs_slots:
+                    larger, start, ahead = _with_more_slots(run, start)
         for pause in pauses:
             flow = pause.on_end(run, flow)
     except (KeyboardInterrupt, Exception) as error:
@@ -101,8 +100,8 @@ def drive_run(outset: Outset, limits: Limits) -> Trajectory:
     return Trajectory.with_run(flow, run)  # a bound method would be a tree
 
 
-def _steps_to_pause(pauses: Sequence[AbstractPause], start: RunState | None, limits: Limits) -> int:
-    """Return the steps from a state to the next pause; from t = 0 without one."""
+def _steps_to_pause(pauses: Sequence[AbstractPause], start: RunState, limits: Limits) -> int:
+    """Return the steps from a state to the next pause."""
     accepted = _step_number(start)
     wanted = [pause.step_budget(accepted) for pause in pauses]
     return min((steps for steps in wanted if steps is not None), default=limits.steps)
@@ -111,7 +110,7 @@ def _steps_to_pause(pauses: Sequence[AbstractPause], start: RunState | None, lim
 def run_segment(
     run: AbstractRun,
     before: Trajectory | None,
-    start: RunState | None,
+    start: RunState,
     budget: int,
     limits: Limits,
 ) -> tuple[AbstractRun, Trajectory]:
@@ -136,12 +135,12 @@ class _Room(NamedTuple):
     """
 
     run: AbstractRun
-    start: RunState | None
+    start: RunState
     ahead: int | None
 
 
 def _with_more_room(
-    run: AbstractRun, start: RunState | None, segment: Trajectory, limits: Limits
+    run: AbstractRun, start: RunState, segment: Trajectory, limits: Limits
 ) -> _Room | None:
     """Return how a segment is taken again for which there was too little room; None if none was.
 
@@ -150,28 +149,27 @@ def _with_more_room(
     steps are the same, to the bit, wherever the run paused.
     """
     if run.capacity < limits.events and result_is(segment.result, RESULTS.event_overflow):
-        start = None if start is None else _with_log_capacity(start, limits.events)
-        return _Room(run.with_capacity(limits.events), start, None)
+        larger = _with_log_capacity(start, limits.events)
+        return _Room(run.with_capacity(limits.events), larger, None)
     if not (run.slots and result_is(segment.result, RESULTS.slide_overflow)):
         return None
     before = int(segment.counts["num_accepted_steps"]) - _step_number(start) - 1
     return _Room(run, start, before) if before > 0 else _with_more_slots(run, start)
 
 
-def _step_number(start: RunState | None) -> int:
-    """Return the steps up to a state; none before t = 0."""
-    return 0 if start is None else int(start.counts["num_accepted_steps"])
+def _step_number(start: RunState) -> int:
+    """Return the steps up to a state."""
+    return int(start.counts["num_accepted_steps"])
 
 
-def _with_more_slots(run: AbstractRun, start: RunState | None) -> _Room:
+def _with_more_slots(run: AbstractRun, start: RunState) -> _Room:
     """Return a run with twice the slots, and its state in these."""
     assert isinstance(run, FlowRun)
     run = run.with_slots(2 * run.slots)
-    time = 0.0 if start is None else float(start.t)
-    because = f"{run.reference.choice.kinks_because}; {run.slots} slots from t = {time:.4g} on"
+    because = (
+        f"{run.reference.choice.kinks_because}; {run.slots} slots from t = {float(start.t):.4g} on"
+    )
     run = run.with_choice(kinks_because=because)
-    if start is None:
-        return _Room(run, None, None)
     if not _step_number(start):  # the sides at t = 0 are those that did not fit
         return _Room(run, compile_initial_state(run.without_names), None)
     return _Room(run, _compile_state_in_slots(run.without_names, start), None)

@@ -49,8 +49,6 @@ class SettledCheck(AbstractPause):
     change is not seen. The walk would show one, at a time that its tolerance decides.
     """
 
-    goes_by_clock = False
-
     def step_budget(self, accepted: int) -> int | None:
         """Return None: the run pauses by itself."""
         return None

@@ -57,8 +57,6 @@ class StiffnessCheck(AbstractPause):
     converged, has no more switches, and goes on for long.
     """
 
-    goes_by_clock = False
-
     def __init__(self, run: FlowRun):
         self.switched = run.has_switched_solver
         self.averaged = isinstance(run.method.solver, AveragedGates)

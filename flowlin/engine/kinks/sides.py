@@ -267,10 +267,11 @@ def map_used_slots(function: Any, slots: Int[Array, " m"], empty: int) -> PyTree
     """Apply a function to as few slots as hold all in use, and pad its results with zeros.
 
     Slots in use come first, the others are `empty`. Mostly few pairs slide, and what their Gram
-    matrix costs grows with the cube of its size: `FEWEST_SLOTS`, four times as many, and so on.
+    matrix costs grows with the cube of its size: `FEWEST_SLOTS`, four times as many, and so on, as
+    long as that is less than half of all: every size is one more copy of the function to compile.
     """
     most, counts = slots.size, [slots.size]
-    while (few := FEWEST_SLOTS * 4 ** (len(counts) - 1)) < most:
+    while 2 * (few := FEWEST_SLOTS * 4 ** (len(counts) - 1)) < most:
         counts.insert(-1, few)
 
     def over_first_slots(count: int) -> Any:
