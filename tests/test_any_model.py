@@ -172,8 +172,7 @@ def test_nan_in_an_array_is_told_before_a_run():
 @pytest.mark.slow
 def test_a_relu_mlp_is_a_relu_network():
     model = mlp(activation=jax.nn.relu)
-    layers = model.layers
-    own = fl.ReLUNetwork([one.weight for one in layers], [one.bias for one in layers])
+    own = fl.ReLUNetwork.of(model)
     # By number: the units of any model are not known.
     options = {"kinks": fl.IgnoreKinks(), "solver": diffrax.Bosh3(), "rtol": 1e-6, "atol": 1e-8}
     a, b = (fl.gradient_flow(one, XOR, 2.0, **options) for one in (model, own))
@@ -181,6 +180,38 @@ def test_a_relu_mlp_is_a_relu_network():
     for layer, w, bias in zip(a.final.layers, b.final.weights, b.final.biases, strict=True):
         np.testing.assert_allclose(layer.weight, w, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(layer.bias, bias, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize(("activation", "slope"), [(jax.nn.relu, 0.0), (jax.nn.leaky_relu, 0.01)])
+def test_an_mlp_of_relus_becomes_a_relu_network(activation, slope, scan):
+    options = {"depth": 3, "use_final_bias": False, "scan": scan, "key": jax.random.key(0)}
+    model = eqx.nn.MLP(2, 2, 4, activation=activation, **options)
+    own = fl.ReLUNetwork.of(model)
+    assert own.hidden == (4, 4, 4)
+    assert own.slope == pytest.approx(slope)
+    assert [b is None for b in own.biases] == [False, False, False, True]
+    x = jax.random.normal(jax.random.key(1), (5, 2))
+    np.testing.assert_allclose(own.outputs(x), jax.vmap(model)(x), rtol=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"activation": eqx.nn.PReLU()}, "is trained; pass `mlp` itself"),
+        ({"activation": jnp.tanh}, "`mlp.activation` = <.*tanh.* is no ReLU"),
+        ({"activation": jax.nn.relu6}, "is no ReLU"),
+        ({"activation": jax.nn.gelu}, "is no ReLU"),
+        ({"activation": jnp.abs}, "is no ReLU"),
+        ({"final_activation": jax.nn.relu}, "`mlp.final_activation` = .* is not the identity"),
+        ({"depth": 0}, "`mlp` has no hidden layer"),
+        ({"out_size": "scalar"}, "`mlp` takes or returns a scalar"),
+    ],
+)
+def test_other_mlps_do_not(options, said):
+    options = {"in_size": 2, "out_size": 2, "width_size": 3, "depth": 1} | options
+    with pytest.raises(ValueError, match=said):
+        fl.ReLUNetwork.of(eqx.nn.MLP(**options, key=jax.random.key(0)))
 
 
 def test_what_only_looks_at_outputs_takes_any_model(flow):

@@ -419,8 +419,9 @@ def test_branches_are_told(walked):
     branches = flow.events.select("branch")
     assert len(branches) >= 1
     assert flow.stats["branch_certificate"] > 0
-    for row in branches.table():
+    for row, place in zip(branches.table(), branches.place, strict=True):
         layer, unit, sample = row["index"]
+        assert place == (f"weights[{layer}]", unit, sample)
         assert layer == 0
         before, after = (
             flow.events.sides(t, layer)[sample, unit]

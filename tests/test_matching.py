@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import flowlin as fl
-from flowlin.record.event_log import Channel
+from flowlin.record.channel import Channel
 from flowlin.record.event_match import LAST_EVENTS, ROUNDING, global_uncertainties
 
 

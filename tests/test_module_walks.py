@@ -173,6 +173,12 @@ def test_convolutions_on_an_empty_background_share_kinks():
             slope, error = slope_and_error(start, task, flow)
             assert error < 1e-4
             assert slope == pytest.approx(1.0, abs=0.3)
+    # An event of the first convolution is in a channel, at a row and a column.
+    log = flow.events.select("gate")
+    for (site, unit, sample), place in zip(log.index, log.place, strict=True):
+        part, shape = flow.model.unit_places[site]
+        assert place == (part, *np.unravel_index(unit, shape), sample)
+    assert flow.model.unit_places[0] == ("first", (2, 4, 4))
 
 
 @pytest.mark.slow
@@ -227,6 +233,10 @@ def reversed_gradient(z):
 reversed_gradient.defvjp(lambda z: (2 * z, None), lambda _, g: (-2 * g,))
 
 
+def losses(model, task, **options):
+    return fl.gradient_flow(model, task, 1.0, **options).losses
+
+
 def test_kinks_that_are_not_known_are_named():
     task = normal_task(0, 3, 4, 2)
     linear = eqx.nn.Linear(4, 2, key=jax.random.key(0))
@@ -241,6 +251,9 @@ def test_kinks_that_are_not_known_are_named():
         model = eqx.nn.Sequential([linear, eqx.nn.Lambda(function)])
         with pytest.raises(ValueError, match=f"needs to know the kinks, and Sequential: {said}"):
             fl.gradient_flow(model, task, 1.0, kinks=fl.ExactKinks())
+    with pytest.warns(fl.KinksWarning, match="kinks is not known: Sequential: `custom_vjp_call`"):
+        eqx.filter_eval_shape(losses, model, task)
+    eqx.filter_eval_shape(losses, model, task, kinks=fl.IgnoreKinks())  # asked for
     rectified = eqx.nn.Sequential([linear, eqx.nn.Lambda(jax.nn.relu)])
     with pytest.raises(ValueError, match="`AveragedKinks` is for an fl"):
         fl.gradient_flow(rectified, task, 1.0, kinks=fl.AveragedKinks())

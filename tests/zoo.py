@@ -11,7 +11,7 @@ import flowlin as fl
 distance = functools.partial(fl.distance, relative=True)
 
 # Compiles programs of a test that hold runs. On a CPU with the option with which the library
-# compiles a small run that is under no other `jit`; docs/guide/speed.md tells users of it.
+# compiles a small run that is under no other `jit`; docs/faq.md tells users of it.
 jit = functools.partial(
     jax.jit,
     compiler_options={"xla_cpu_use_fusion_emitters": False}

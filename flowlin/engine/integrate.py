@@ -450,7 +450,7 @@ class FlowRun(AbstractRun):
         events = event_log(found.log, self.observer, found.end, doubts, interpolation_cls)
         if isinstance(state, WalkState):
             found = found.with_walk(state)
-            gates = gate_log(state.log, state.initial_sides, self.network.hidden, found.end)
+            gates = gate_log(state.log, state.initial_sides, self.network.unit_places, found.end)
             events = gates.merge_with(events)
         return found, events
 

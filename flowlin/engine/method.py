@@ -29,6 +29,7 @@ from flowlin.engine.kinks.kink_policies import (
     StepTraits,
     choose_kinks,
     places_of_kinks,
+    warn_unknown_kinks,
 )
 from flowlin.engine.kinks.sides import may_be_at_kink
 from flowlin.engine.solvers.error_scale import AbstractErrorScale, ErrorPerNumber
@@ -223,6 +224,8 @@ def choose_method(
     elif has_known_kinks(network):
         kinks, kinks_because = choose_kinks(network, problem.task, solver)
     else:
+        if known == "unknown" and kinks is None and problem.is_gradient_flow:
+            warn_unknown_kinks(kinks_because)
         kinks = IGNORED
     if not problem.is_gradient_flow:
         kinks, kinks_because = _kinks_of_rule(kinks, kinks_because, problem.rule)

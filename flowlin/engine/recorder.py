@@ -26,7 +26,8 @@ from flowlin.events.path import StepPath, dense_degree
 from flowlin.events.search import Brackets
 from flowlin.events.watch import AbstractWatched, Observer, OrderStatistic
 from flowlin.record.buffer import EventBuffer
-from flowlin.record.event_log import CERTIFIED, Channel, EventLog, Unresolved
+from flowlin.record.channel import CERTIFIED, Channel
+from flowlin.record.event_log import EventLog, Unresolved
 
 ROUNDS = 3  # the dense output's root, and two steps of Newton's method after the second step
 NEARBY = 1e-2  # of the step: Newton's method goes no further, as near a flat root it would

@@ -31,7 +31,7 @@ from flowlin.events.search import (
 from flowlin.events.watch import LevelDifference, Observer, OrderStatistic, Watch
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.network_kinds import AbstractNetwork
-from flowlin.record.event_log import BISECTED, CERTIFIED, SAMPLED
+from flowlin.record.channel import BISECTED, CERTIFIED, SAMPLED
 
 # ---- The plan by which each watched function is searched within a step.
 

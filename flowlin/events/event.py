@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike
 from flowlin._tools.printing import Summary, format_number
 from flowlin.events.watch import Direction, LevelDifference, Watch
 from flowlin.networks.base import AbstractModel
-from flowlin.record.event_log import Channel
+from flowlin.record.channel import Channel
 from flowlin.training.objective import AbstractObjective
 from flowlin.training.problem import Problem
 

@@ -13,7 +13,7 @@ from flowlin._tools.printing import print_by as printed
 from flowlin.events.event import AbstractEvent, event_summary
 from flowlin.events.watch import Direction, ModeStrengthDifference, Watch
 from flowlin.measures.modes import Modes, ModeStrengths
-from flowlin.record.event_log import Channel
+from flowlin.record.channel import Channel
 
 
 def mode_hits_summary(event: "ModeHits") -> Summary:

@@ -1,21 +1,28 @@
 """Events: gates switch, units become linear and cease to be."""
 
 import math
+from collections.abc import Iterator
 
 import equinox as eqx
 
 from flowlin._tools.arguments import checked
 from flowlin.events.event import AbstractEvent, AbstractKinkTraits
 from flowlin.events.watch import OrderStatistic, Preactivations, Watch
+from flowlin.networks.base import AbstractModel, UnitPlace
 from flowlin.networks.modules import has_known_kinks
 from flowlin.networks.network_kinds import AbstractNetwork
-from flowlin.record.event_log import Channel
+from flowlin.record.channel import Channel
 from flowlin.record.linearization import unit_channel
 
 
 def _kink_levels(kinks: AbstractKinkTraits) -> list[tuple[int, int, int]]:
     """Return (end of the width, side below, side above): one level at a bare kink, else two."""
     return [(0, -1, 1)] if kinks.width is None else [(-1, -1, 0), (1, 0, 1)]
+
+
+def _units_and_places(network: AbstractModel) -> Iterator[tuple[int, UnitPlace]]:
+    """Return the number of units of each hidden layer, and where they are."""
+    return zip(network.hidden, network.unit_places, strict=True)
 
 
 class GateSwitches(AbstractEvent):
@@ -31,12 +38,12 @@ class GateSwitches(AbstractEvent):
         return [
             Watch(
                 Preactivations(task, kinks.width, end, layer),
-                Channel("gate", (units, task.samples), (layer,)),
+                Channel("gate", (units, task.samples), (layer,), units_at=place),
                 below,
                 above,
                 touches=False,
             )
-            for layer, units in enumerate(network.hidden)
+            for layer, (units, place) in enumerate(_units_and_places(network))
             for end, below, above in _kink_levels(kinks)
         ]
 
@@ -92,12 +99,12 @@ class UnitSwitches(AbstractEvent):
         return [
             Watch(
                 OrderStatistic(Preactivations(task, kinks.width, end, layer), k, largest),
-                Channel(name, (units,), (layer,)),
+                Channel(name, (units,), (layer,), units_at=place),
                 below,
                 above,
                 touches=False,
             )
-            for layer, units in enumerate(network.hidden)
+            for layer, (units, place) in enumerate(_units_and_places(network))
             for name, largest in (
                 (unit_channel("always_on", self.quantile), False),
                 (unit_channel("always_off", self.quantile), True),

@@ -18,7 +18,8 @@ from flowlin.networks.base import AbstractModel
 from flowlin.networks.layered import forward_pass
 from flowlin.networks.network_kinds import AbstractNetwork, LinearNetwork
 from flowlin.record.buffer import EventBuffer
-from flowlin.record.event_log import Channel, EventLog
+from flowlin.record.channel import Channel
+from flowlin.record.event_log import EventLog
 from flowlin.tasks.task import Task
 
 Direction = Literal["up", "down"] | None

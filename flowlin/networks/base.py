@@ -1,8 +1,9 @@
 """The abstract model that a run trains: a function of one sample, and arrays that move."""
 
 import abc
+import math
 from collections.abc import Hashable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -19,10 +20,28 @@ from flowlin._tools.arguments import (
     require_single,
 )
 from flowlin._tools.arrays import AnyArray, Parameters, Product, replace_fields
+from flowlin._tools.files import saveable
 from flowlin._tools.numerics import as_tree
 from flowlin.tasks.task import Task, labels_remedy
 
 M = TypeVar("M", bound="AbstractModel")
+
+
+@saveable()
+class UnitPlace(NamedTuple):
+    """Where the units of a hidden layer are in a model.
+
+    - `part`: the part of the model that gives their z, such as `weights[0]` or `blocks[2].conv`.
+    - `shape`: of their z for one sample.
+    """
+
+    part: str
+    shape: tuple[int, ...]
+
+    @property
+    def units(self) -> int:
+        """The number of units."""
+        return math.prod(self.shape)
 
 
 class AbstractModel(eqx.Module):
@@ -64,6 +83,11 @@ class AbstractModel(eqx.Module):
     @abc.abstractmethod
     def hidden(self) -> tuple[int, ...]:
         """Widths of the hidden layers, as far as they are known."""
+
+    @property
+    def unit_places(self) -> tuple[UnitPlace, ...]:
+        """Where the units of each hidden layer are in the model."""
+        return tuple(UnitPlace(f"weights[{k}]", (width,)) for k, width in enumerate(self.hidden))
 
     @property
     @abc.abstractmethod

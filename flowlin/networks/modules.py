@@ -21,7 +21,7 @@ from flowlin._tools.arrays import Product, replace_fields
 from flowlin._tools.files import saveable
 from flowlin._tools.printing import Summary, format_count, print_by
 from flowlin._tools.user_functions import user_function_errors
-from flowlin.networks.base import AbstractModel
+from flowlin.networks.base import AbstractModel, UnitPlace
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kink_program import KinkProgram
 from flowlin.networks.layered import smooth_relu
@@ -193,6 +193,12 @@ class ForeignModel(AbstractModel):
     def hidden(self) -> tuple[int, ...]:
         """The units at each of the places with kinks; none where these are not known."""
         return tuple(site.size for site in self.kinks.sites) if self.kinks else ()
+
+    @property
+    def unit_places(self) -> tuple[UnitPlace, ...]:
+        """The places with kinks, as far as they are known."""
+        sites = self.kinks.sites if self.kinks else ()
+        return tuple(UnitPlace(site.place, site.shape) for site in sites)
 
     @property
     def kinks_and_reason(self) -> tuple[str, str]:

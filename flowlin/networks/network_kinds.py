@@ -26,6 +26,7 @@ from flowlin._tools.moved import AbsentAttribute, moved_attributes
 from flowlin._tools.printing import print_by
 from flowlin.networks import initial
 from flowlin.networks.base import AbstractOwnModel, input_array, require_inputs, require_unstacked
+from flowlin.networks.from_mlp import relu_layers
 from flowlin.networks.layered import (
     AbstractLayered,
     forward_pass,
@@ -308,6 +309,23 @@ class ReLUNetwork(AbstractSelfGated):
         """
         weights, biases = initial.draw_normal_layers(task, hidden, variance, bias, key)
         return cls(weights, biases, bias_strength, slope)
+
+    @classmethod
+    @checked(
+        mlp=instance_of(eqx.nn.MLP, "an eqx.nn.MLP", "other modules of ReLUs flow as they are")
+    )
+    def of(cls, mlp: eqx.nn.MLP) -> "ReLUNetwork":
+        """Return a multilayer perceptron of Equinox as a network of this kind, with c = 1.
+
+        Its flow is that of `mlp`, which `gradient_flow` takes, too; of this network all is known
+        that is known of ReLU networks: averaged gates, layers with a `tau` each, closed forms. What
+        its activation is, is told by its values at some points (`flowlin.networks.from_mlp`).
+
+        **Raises:** `ValueError` for one whose activation is no ReLU and no leaky ReLU, or is
+        trained, whose final activation is not the identity, without hidden layers, or of scalars.
+        """
+        layers = relu_layers(mlp)
+        return cls(layers.weights, layers.biases, 1.0, layers.slope)
 
 
 @moved_attributes(gates_="given_gates")

@@ -1,7 +1,6 @@
 """The log of everything that crossed its level during a run."""
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -17,37 +16,14 @@ from flowlin._tools.files import saveable
 from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import print_by
 from flowlin._tools.warn import warn_user
+from flowlin.networks.base import UnitPlace
 from flowlin.record.buffer import EventBuffer
+from flowlin.record.channel import Channel
 from flowlin.record.event_log_summary import event_log_summary, mask_of_determined
 from flowlin.record.touches import mask_of_touches
 
 # Of a table of events.
 EVENT_COLUMNS = ("time", "uncertainty", "name", "index", "old", "new", "promise")
-
-# How surely all crossings are in the log: a bound shows that a part of a step has none or one, for
-# polynomials in time and monotone functions, and every step of a descent is looked at; else a step
-# is sampled at five points, and at five of each half of it where these leave a doubt, and so on; a
-# function of integers has no slope to go by.
-CERTIFIED, SAMPLED, BISECTED = "certified", "sampled", "bisected"
-
-
-@saveable(promise=SAMPLED)
-class Channel(eqx.Module):
-    """Name and shape of one array whose components have a side: below, at, or above their level.
-
-    `prefix` goes in front of a component's index: the layer, for gates. `promise` says how surely
-    all its crossings are found; see `EventLog.promise`.
-    """
-
-    name: str = eqx.field(static=True)
-    shape: tuple[int, ...] = eqx.field(static=True)
-    prefix: tuple[int, ...] = eqx.field(static=True, default=())
-    promise: str = eqx.field(static=True, default=SAMPLED)
-
-    @property
-    def size(self) -> int:
-        """Return the number of components."""
-        return math.prod(self.shape)
 
 
 class CrossingsWarning(UserWarning):
@@ -196,12 +172,33 @@ class EventLog(eqx.Module):
     def index(self) -> list[tuple[int, ...]]:
         """Return the index of each event; of gates (layer, unit, sample) (outside `jit`)."""
         self._require_known("events.index")
+        return [(*channel.prefix, *inner) for channel, inner in self._channels_and_indices()]
+
+    @property
+    def place(self) -> list[tuple[str | int, ...]]:
+        """Return where in the model each event is (outside `jit`).
+
+        Of gates and units: the part of the model that gives z, such as `weights[0]` or
+        `blocks[2].conv`; the unit's index there, such as channel and position; of gates the sample.
+        Of other events, and in files of older versions, their index.
+        """
+        self._require_known("events.place")
         rows = []
+        for channel, inner in self._channels_and_indices():
+            if channel.units_at is None:
+                rows.append((*channel.prefix, *inner))
+                continue
+            part, shape = channel.units_at
+            unit = np.unravel_index(inner[0], shape) if shape else ()
+            rows.append((part, *(int(i) for i in unit), *inner[1:]))
+        return rows
+
+    def _channels_and_indices(self) -> Iterator[tuple[Channel, tuple[int, ...]]]:
+        """Return the channel of each event, and its index in that channel's array."""
         for k, component in zip(np.asarray(self.channel), np.asarray(self.component), strict=True):
             channel, local = self.channels[k], int(component) - self.offsets[k]
             inner = np.unravel_index(local, channel.shape) if channel.shape else ()
-            rows.append((*channel.prefix, *(int(i) for i in inner)))
-        return rows
+            yield channel, tuple(int(i) for i in inner)
 
     @property
     def promise(self) -> list[str]:
@@ -460,7 +457,7 @@ def warn_unresolved(log: EventLog) -> None:
 
 
 def gate_log(
-    found: EventBuffer, initial: Int[Array, "H P"], hidden: tuple[int, ...], end: Array
+    found: EventBuffer, initial: Int[Array, "H P"], places: Sequence[UnitPlace], end: Array
 ) -> EventLog:
     """Make the log of gates' changes until `end`, in channels "gate", one per layer.
 
@@ -468,7 +465,10 @@ def gate_log(
     """
     time, count = found.times_until(end)
     gates, branches = (
-        [Channel(name, (width, initial.shape[1]), (layer,)) for layer, width in enumerate(hidden)]
+        [
+            Channel(name, (place.units, initial.shape[1]), (layer,), units_at=place)
+            for layer, place in enumerate(places)
+        ]
         for name in ("gate", "branch")
     )
     sides = initial.astype(int).ravel()

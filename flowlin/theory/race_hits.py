@@ -13,7 +13,7 @@ from flowlin.events.event import AbstractEvent, event_summary
 from flowlin.events.watch import Direction, LevelDifference, Watch
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.graph import AbstractGraph, GatedGraph
-from flowlin.record.event_log import Channel
+from flowlin.record.channel import Channel
 
 
 class AbstractRace(eqx.Module):

@@ -364,6 +364,16 @@ CHECKS_BY_NAME["kinks"] = instance_of(
 )
 
 
+def warn_unknown_kinks(why: str) -> None:
+    """Warn of a model that is integrated across kinks of which nothing is known."""
+    warn_user(
+        f"where the model has kinks is not known: {why}. It is integrated across them, and where "
+        "its flow slides on one its steps shrink without end. Pass `kinks=fl.IgnoreKinks()` to "
+        "choose that.",
+        KinksWarning,
+    )
+
+
 class KinksWarning(UserWarning):
     """A run treats its kinks otherwise than exactly without being told to, or than it was told."""
 
