@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import NamedTuple, NoReturn, TypeVar
 
 import equinox as eqx
@@ -222,6 +222,17 @@ def jit_by_array(function: Function) -> Function:
             return compiled(list(arrays.values()), places, structure, *args, **options)
 
     return call_compiled  # pyright: ignore
+
+
+def largest_number(leaves: Sequence[Array]) -> Array:
+    """Return the largest |number| in arrays; where they are few, by a kernel for all of them.
+
+    Large ones may be split among devices, and are looked at one by one.
+    """
+    leaves = [leaf for leaf in leaves if leaf.size]
+    if sum(leaf.size for leaf in leaves) <= SMALL_TREE:
+        return jnp.max(jnp.abs(jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])))
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves]))
 
 
 def in_full_precision() -> contextlib.AbstractContextManager[None]:

@@ -51,7 +51,7 @@ from jax import lax
 from jaxtyping import Array, PyTree
 
 from flowlin._tools.arrays import Scalar
-from flowlin._tools.numerics import as_tree, flatten_like
+from flowlin._tools.numerics import as_tree, flatten_like, largest_number
 from flowlin.engine.solvers.error_scale import AbstractErrorScale
 from flowlin.training.problem import Problem
 
@@ -198,7 +198,7 @@ class ErrorPerUnit(AbstractErrorScale):
 def _rms_sizes(leaves: list[Array], owners: Owners) -> dict[str, Array]:
     """Return the root mean square of each owner's numbers, (units,) or ()."""
     # Squares relative to the largest number, or those of small weights would be 0.
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves if leaf.size]))
+    largest = largest_number(leaves)
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
     squares: dict[str, Array] = {}
     counts: dict[str, int] = {}

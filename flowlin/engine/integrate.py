@@ -18,7 +18,7 @@ from flowlin.engine.mode_frame import ProblemInModes
 from flowlin.engine.observables import Observables
 from flowlin.engine.outcome import FlowOutcome
 from flowlin.engine.recorder import Recorder, event_log
-from flowlin.engine.rows import count_due, insert_row, times_due, value_or_zeros
+from flowlin.engine.rows import append_row, count_due, insert_row, times_due, value_or_zeros
 from flowlin.engine.run import UNLIMITED_STEPS, AbstractRun, Limits, StepCost, is_paused
 from flowlin.engine.signals import PAUSED
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
@@ -466,7 +466,7 @@ class FlowRun(AbstractRun):
             )
             if not any(watch.terminate for watch in self.watches):
                 last = loss, last[1]  # so that it is computed once
-            return insert_row((ts, rows), (outcome.end, last), jnp.asarray(len(ts)))
+            return append_row((ts, rows), (outcome.end, last))
         # `_after` filled the array up with t1: those rows are not due.
         ts = jnp.where(jnp.arange(len(ts)) < count_due(self.ts, start.t), ts, jnp.inf)
         if not any(watch.terminate for watch in self.watches):

@@ -8,9 +8,14 @@ from jax import lax
 from jaxtyping import Array, PyTree
 
 
+def append_row(rows: PyTree, row: PyTree) -> PyTree:
+    """Append a row."""
+    return jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0), rows, row)
+
+
 def insert_row(rows: PyTree, row: PyTree, place: Array) -> PyTree:
     """Insert a row at a place, which loses what was there; the row stands at the end, too."""
-    return jax.tree.map(lambda a, b: jnp.append(a, b[None], axis=0).at[place].set(b), rows, row)
+    return jax.tree.map(lambda a, b: a.at[place].set(b), append_row(rows, row), row)
 
 
 def value_or_zeros(skipped: Array, value: Callable[[], PyTree]) -> PyTree:

@@ -13,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.arrays import Parameters
+from flowlin._tools.numerics import largest_number
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.layered import apply_weights
 from flowlin.tasks.task import Task
@@ -86,7 +87,7 @@ def tree_dot(a: PyTree, b: PyTree) -> Array:
 def tree_norm(tree: PyTree) -> Array:
     """Return the Euclidean norm of a tree of arrays; squares do not underflow."""
     leaves = [a for a in jax.tree.leaves(tree) if a.size]
-    largest = lax.stop_gradient(jnp.max(jnp.stack([jnp.max(jnp.abs(a)) for a in leaves])))
+    largest = lax.stop_gradient(largest_number(leaves))
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, jnp.ones_like(largest))
     scaled = jax.tree.map(lambda a: a / unit, leaves)
     square = tree_dot(scaled, scaled)
