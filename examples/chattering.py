@@ -1,4 +1,7 @@
 """Why descent cannot tell t*: chattering against sliding.
+See: where the flow (orange) slides (grey), descent steps to and fro across the kink (left). Its
+always-on fraction flickers between the flow's two, open (solid) and closed (dashed), and each rate
+has another t* (right).
 
     python examples/chattering.py [--quick]
 

@@ -63,8 +63,10 @@ def drawing(path: pathlib.Path, known: frozenset[str] = frozenset()) -> str:
 def points(text: str) -> float:
     """The smallest size of letters in a drawing script, in points."""
     sizes = [NAMED.get(size) or float(size) for size in SIZE.findall(text) if known(size)]
-    if re.search(r"plot\.(?:lifetimes|pathways)\(", text):
+    if "plot.lifetimes(" in text:
         sizes += [7.0]
+    elif "plot.pathways(" in text:
+        sizes += [NAMED["small"]]  # names of nodes
     elif "fl.plot." in text and "plot.style()" not in text:
         sizes += [NAMED["small"]]  # the library's legends
     return min([TICKS, *sizes])

@@ -13,9 +13,11 @@ from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 GLOSSARY = "explanation/glossary"
-# Words of the glossary that a reader may not know, and what they look like in a text.
+# Words of the glossary that a reader may not know, and what they look like in a text; a space is a
+# line's end, too. Of two words that begin at one place the first counts.
 TERMS = {
-    "bias strength": r"bias strengths?|strength of (?:the|its) bias",
+    "pair": r"pairs?(?! of (?!a unit|units?)| that share| \()",  # not of siblings, no (v, u)
+    "bias strength": r"bias strengths?|strengths? (?:of (?:the|its) bias|c)",
     "pathway": r"pathways?",
     "preactivation": r"preactivations?",
     "gate": r"gates?",
@@ -25,8 +27,10 @@ TERMS = {
     "walk": r"walks?",
     "mode": r"modes?",
     "full strength": r"full strengths?",
+    "strength": r"(?<!input of )strengths?",
     "hitting time": r"hitting times?",
     "half time": r"half[ -]times?|half learned",
+    "delay": r"delays?(?! (?:it|the))",
     "imbalance": r"imbalances?",
     "certificate": r"certificates?",
     "linearization time": r"linearization times?|t\*",
@@ -35,11 +39,13 @@ TERMS = {
     "flow time": r"flow times?|flow's time",
     "effective map": r"effective maps?",
     "effective rank": r"effective ranks?",
+    "event": r"events?",
+    "touch": r"touch(?:es)?",
 }
 ANY = re.compile(
     "|".join(
         rf"(?P<t{k}>(?<![\w*-])(?:{look})(?![\w*-]))" for k, look in enumerate(TERMS.values())
-    ),
+    ).replace(" ", r"\s"),
     re.IGNORECASE,
 )
 CLOSED = (

@@ -57,6 +57,8 @@ BARE = re.compile(
     r"(?<!from )(?<!variance )(?<!to )(?<![\d(.])"
     r"(?:\d[\d.]*e-?\d+|\d[\d,]* of \d[\d,]*\d|\d[\d.]* ?%)"
 )
+# Right behind the words that `DECIDING` has: any number.
+PLAIN = re.compile(r"-?\d(?:[\d.,]*\d)?(?:e-?\d+)?")
 # What decides on a claim, where that is not its first number: the words that it stands behind.
 DECIDING = {
     "All networks with c > 0|shoots up early|gating units is small": r"c = 0\.01:",
@@ -64,6 +66,17 @@ DECIDING = {
     "But for a slight shift of time": r"after one shift of .*?\) by ",
     "one class converge while": r"over between classes .*?\) to ",
     "Training organises": r"logits start .*?, end ",
+    "training set has 50000 images": r"^",
+    "Input constants act as a bias": r"overlaps most with mode 1, by ",
+    "ReLU networks learn the tree in stages": r"at the paper's variance: linear \d, ReLU ",
+    "in all cases where c > 0": r"c = 0\.01: ReLU ",
+    "The proof's display": r"off from the eigenvalue by up to ",
+    "the layers are balanced in practice": r"at 0\.1 of the strength (?:[\d.]+, ){3}",
+    "without the tilde on x": r"error as printed ",
+    "are those of Fig. 6's two tasks": r"that they hold: in this order 1 and ",
+    "are trained on the hierarchical task": r"the cube of Fig\. 5C has ",
+    "Depth changes the dynamics": r"one layer 0\.\d+, two layers ",
+    "on the singular values of Sigma_yx, the": r"final strengths: .*?two layers ~ s\^",
 }
 PLACE = re.compile(r"\b(?:Fig\.|Eq\.) \d+[A-Z]?")
 # Where a sentence ends, or a part of it: not behind App., Fig., Eq., Sec.
@@ -189,13 +202,17 @@ def title(paper: str) -> str:
 def headline(measured: str, claim: str = "") -> tuple[str, str]:
     """The number that decides on a claim, and what stands before it in its sentence.
 
-    It is the first with an interval, or without, if `DECIDING` has no other.
+    It is the first with an interval, or without, if `DECIDING` has no other. Right behind the words
+    of `DECIDING` it is any.
     """
     behind = next((words for said, words in DECIDING.items() if re.search(said, claim)), "")
     start = re.search(behind, measured)
     if start is None:
         raise ValueError(f"`DECIDING`: no {behind!r} in what was measured for {claim!r}")
-    found = NUMBER.search(measured, start.end()) or BARE.search(measured, start.end())
+    at = start.end()
+    beside = [kind.match(measured, at) for kind in (NUMBER, BARE, PLAIN) if behind]
+    found = next(filter(None, beside), None)
+    found = found or NUMBER.search(measured, at) or BARE.search(measured, at)
     if not found:
         return shorten(measured, LONGEST), ""
     before = END.split(measured[: found.start()])[-1]

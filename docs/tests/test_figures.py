@@ -49,7 +49,8 @@ def test_sizes_are_read_in_scripts():
     assert letters.points('{"labelsize": 7}; ax.legend(fontsize="small")') == 7
     assert letters.points("ax.set_title(words, fontsize=12)") == letters.TICKS
     assert letters.points("fl.plot.losses(flow)") == 8.33
-    assert letters.points("with fl.plot.style(): fl.plot.pathways(run)") == 7
+    assert letters.points("with fl.plot.style(): fl.plot.pathways(run)") == 8.33
+    assert letters.points("with fl.plot.style(): fl.plot.lifetimes(reading)") == 7
 
 
 @pytest.mark.parametrize("name", speed.FIGURES)

@@ -1,7 +1,8 @@
 """Numbers that pages quote are those of the committed results.
 
 Speeds against other methods are looked up one by one. A table that names its result file, in the
-paragraph above it, may hold no number that this file does not.
+paragraph above it, may hold no number that this file does not. The tables of studies are held
+against the findings of the result that their section links as "numbers".
 """
 
 import functools
@@ -22,6 +23,7 @@ import speed
 from PIL import Image
 
 RESULT = re.compile(r"\]\(((?:\.\./)+(?:benchmarks|examples)/[^)#]*results/[^)#]+\.(?:md|json))\)")
+STUDY = re.compile(r"\[numbers\]\((\.\./\.\./examples/studies/results/[^)]+\.json)\)")
 NUMBER = re.compile(r"(?<![\w.-])-?(?:\d[\d,]*\d|\d)?(?:\.\d+)?(?:e-?\d+)?(?![\w])")
 ROW = r"^\| {} \| ([^|]*)"
 SPEEDS = {
@@ -37,6 +39,32 @@ SECONDS = {
     "SciPy LSODA": "scipy LSODA",
     "CVODE BDF": "CVODE BDF, GMRES",
 } | {name: name for name in ("diffrax Tsit5", "diffrax Dopri8", "torchdiffeq dopri5")}
+
+# How a study's tables, by the start of their heads, stand in the findings of its result: the
+# numbers of a row, of a column or of a cell in one of them; or not so.
+STUDIES = {
+    "| setting | predicted / measured": None,  # the smallest and the largest of several: below
+    "| ReLU in | modes late by": None,
+    "| ReLU in | first mode": "row",
+    "| c | modes late by": "row",
+    "| seeds | c": "row",
+    "| initial variance |": "column",
+    "| factor |": "column",
+    "| c | R |": "row",
+    "| task | R at": "cell",
+    "| variance | over |": "cell",
+    "| variance | R at": "cell",
+    "| c | constant mode": "row",
+    "| lambda |": "row",
+    "| c | R is least": "row",
+    "| Delta |": "row",
+    "| c | rates part": None,  # ratios of what is found
+    "| run | order reversed": "column",
+    "| task | c\\* at v": "cell",
+    "| g | both on": "row",
+    "| setting | units with": "row",
+    "| rate | window": "row",
+}
 
 
 @pytest.fixture(scope="module")
@@ -113,20 +141,30 @@ def test_times_of_descent_and_flow_are_those_of_the_result(page):
     assert (short in text) or (long in text)
 
 
+def is_row(line):
+    """Whether a line is one of a table, which may stand in a list."""
+    return line.lstrip().startswith("|")
+
+
 def tables(text):
-    """(the paragraph above it, its rows below the head) of each table of a page."""
+    """(its section's text above it, its head, its rows below the head) of each table of a page."""
     lines, k = text.splitlines(), 0
     while k < len(lines):
-        if not lines[k].startswith("|"):
+        if not is_row(lines[k]):
             k += 1
             continue
         start, end = k, k
-        while end < len(lines) and lines[end].startswith("|"):
+        while end < len(lines) and is_row(lines[end]):
             end += 1
         before = re.sub(r"\s*(<details>.*)?\s*$", "", "\n".join(lines[:start]))  # a folded one
-        above = before.rsplit("\n\n", 1)[-1]
-        yield above, lines[start + 2 : end]
+        section = re.split(r"^#+ ", before, flags=re.M)[-1]
+        yield section, lines[start].strip(), lines[start + 2 : end]
         k = end
+
+
+def above(section):
+    """The paragraph right above a table."""
+    return section.rsplit("\n\n", 1)[-1]
 
 
 def numbers(text):
@@ -161,20 +199,166 @@ def strangers(rows, values):
 
 
 QUOTING = [
-    (page, above, rows)
+    (page, above(section), rows)
     for page in sorted(DOCS.rglob("*.md"))
-    for above, rows in tables(page.read_text())
-    if RESULT.search(above)
+    for section, _, rows in tables(page.read_text())
+    if RESULT.search(above(section))
 ]
 
 
 @pytest.mark.parametrize(
-    ("page", "above", "rows"),
+    ("page", "paragraph", "rows"),
     QUOTING,
     ids=lambda value: value.stem if isinstance(value, Path) else "",
 )
-def test_tables_hold_numbers_of_their_result(page, above, rows):
-    assert not strangers(rows, known((page.parent / RESULT.findall(above)[-1]).resolve()))
+def test_tables_hold_numbers_of_their_result(page, paragraph, rows):
+    assert not strangers(rows, known((page.parent / RESULT.findall(paragraph)[-1]).resolve()))
+
+
+def split(row):
+    return [cell.strip() for cell in row.strip().strip("|").split("|")]
+
+
+def wanted(head, rows, how):
+    """The numbers of a table that stand together: those that one finding has to have, in groups.
+
+    With a column goes its head, with a cell its row's first cell and its head: exact numbers.
+    """
+    heads, cells = split(head), [split(row) for row in rows]
+    if how == "row":
+        groups = [("", " ; ".join(row[1:])) for row in cells]
+    elif how == "column":
+        columns = range(1, len(heads))
+        groups = [(heads[k], " ; ".join(row[k] for row in cells)) for k in columns]
+    else:
+        groups = [
+            (f"{row[0]} {heads[k]}", part)
+            for row in cells
+            for k in range(1, len(heads))
+            for part in row[k].split(", ")
+            if not part.startswith("none")
+        ]
+    found = [([v for v, _ in numbers(label)], list(numbers(text))) for label, text in groups]
+    return [(label, told) for label, told in found if told]
+
+
+def holds(finding, label, told):
+    values = np.array([value for value, _ in numbers(finding)])
+    return set(label) <= set(values) and all(
+        np.any(abs(values - value) <= half) for value, half in told
+    )
+
+
+STUDIED = [
+    (file, head, rows)
+    for page in sorted((DOCS / "explanation").glob("*.md"))
+    for section, head, rows in tables(page.read_text())
+    for file in [(page.parent / link).resolve() for link in STUDY.findall(section)[-1:]]
+    if "findings" in json.loads(file.read_text())
+]
+
+
+@pytest.mark.parametrize("start", [start for start, how in STUDIES.items() if how])
+def test_tables_of_studies_are_in_their_findings(start):
+    ((file, head, rows),) = (table for table in STUDIED if table[1].startswith(start))
+    findings = json.loads(file.read_text())["findings"]
+    groups = wanted(head, rows, STUDIES[start])
+    assert len(groups) >= 2
+    lost = [told for label, told in groups if not any(holds(f, label, told) for f in findings)]
+    assert not lost
+    wrong = [(label, [(1.3 * v, half) for v, half in told]) for label, told in groups]
+    passed = [group for group in wrong if any(holds(f, *group) for f in findings)]
+    assert len(passed) <= len(wrong) / 3  # the check can fail
+
+
+def test_every_table_of_a_study_is_checked_or_named():
+    for _, head, _ in STUDIED:
+        assert sum(head.startswith(start) for start in STUDIES) == 1, head
+
+
+def study(name):
+    return json.loads((ROOT / f"examples/studies/results/{name}.json").read_text())
+
+
+def span(values):
+    """The smallest and the largest as a table has them."""
+    ends = [f"{end:.2f}" for end in (min(values), max(values))]
+    return " to ".join(dict.fromkeys(ends))
+
+
+def test_factors_with_depth_are_those_of_the_result():
+    text = (DOCS / "explanation/studies.md").read_text()
+    found = [finding for finding in study("half_gate_depth")["findings"] if "c = 0," not in finding]
+
+    def factors(start, held=False):
+        own = [f for f in found if f.startswith(start) and (", held out:" in f) == held]
+        return [float(factor) for f in own for factor in re.findall(r"Gaussian ([\d.]+)", f)]
+
+    of = "2 hidden layers of"
+    two, narrow = factors("2 hidden"), factors(f"{of} 16,")
+    two.remove(narrow[-1])
+    both, first = (factors(f"{of} 96, ReLU in {layers}", True) for layers in ("1+2", "1,"))
+    for row in (
+        f"held out: two hidden layers (96 units, c = 1.5) | {span(both)}",
+        f"held out: ReLU in the first of the two | {span(first)}",
+        f"held out: three (128 units, a smaller tree) | {span(factors('3 hidden', True))}",
+        f"others with bias: two | {span(two)}",
+        f"others with bias: two of 16 units, last modes | {narrow[-1]:.2f}",
+        f"others with bias: three | {span(factors('3 hidden'))}",
+    ):
+        assert f"| {row} |" in text
+    for name, layers in (("layer 1", "1"), ("layer 2", "2"), ("both", "1+2")):
+        (own,) = (f for f in found if f"of 32, ReLU in {layers}, H variance 0.32," in f)
+        (told,) = re.findall(r"R = (\S+ ± [\d.]+)", own)
+        late = [float(factor) for factor in re.findall(r"late by ([\d.]+)", own)]
+        factor = "" if name == "both" else f"{span(late)} "
+        assert f"\n  | {name} | {factor}| {told} |\n" in text
+
+
+def test_gates_of_half_of_the_units_are_those_of_the_result():
+    text = (DOCS / "explanation/studies.md").read_text()
+    result = study("half_gate")
+    scans, trees = result["scans"], result["no trees"]
+    names = ("bias mode", "second singular value", "third", "last")
+    for name, *modes in zip(names, scans["width"]["32"], scans["width"]["64"], strict=True):
+        told = " | ".join(f"{mode['correlation by seed']:.2f}" for mode in modes)
+        assert f"| {name} | {told} |" in text
+
+    def of(runs, key, modes=slice(None)):
+        return span([mode[key] for run in runs for mode in run[modes]])
+
+    first, later, over = slice(1), slice(1, None), "derived over measured"
+    runs = list(scans["variance"].values())
+    slopes = [run for slope, run in scans["slope"].items() if slope != "0"]
+    wide, *small = result["held out"].values()
+    for row in (
+        f"32 units, variances 2e-8 to 2e-4, bias mode | {of(runs, 'gate', first)} | "
+        f"{of(runs, over, first)}",
+        f"the same, later modes | {of(runs, 'gate', later)} | {of(runs, over, later)}",
+        f"slopes 0.1, 0.3 and 0.6, all modes | {of(slopes, 'gate')} |",
+        f"held out: 48 units, c = 0.7, slope 0.2 | {of([wide], 'gate')} |",
+        f"held out: a smaller tree, slopes 0 and 0.3 | {of(small, 'gate')} |",
+    ):
+        assert f"| {row} |" in text
+    assert f"derived means are {of([wide, *small], over)} of the measured ones" in text
+    for task, (bias, *rest) in ({"tree": scans["variance"]["2e-06"]} | trees).items():
+        interval = span(bias[f"{over}, interval"])
+        told = f"| {task} | {bias[over]:.2f} ({interval}) | {bias['correlation by seed']:.2f} |"
+        assert told in text
+        if task in ("tree", "classes", "dense targets"):
+            assert f"{told} {of([rest], 'gate')} |" in text
+
+
+def test_the_readme_has_the_share_of_events_within_their_uncertainty():
+    (held,) = (
+        row for row in load("trust")
+        if row.get("runs") == "all held out" and "within 3 ±" in row
+    )  # fmt: skip
+    told = re.search(
+        r"Of ([\d,]+) events\s+held against finer runs ([\d.]+) % are within three times their ±",
+        (ROOT / "README.md").read_text(),
+    )
+    assert told.groups() == (f"{held['events']:,}", f"{100 * held['within 3 ±']:.1f}")
 
 
 def test_claims_on_speed_are_those_of_the_results(tree):
@@ -220,3 +404,10 @@ def test_a_stranger_is_told():
         "37 in | a | 37 | 1.2e-3 | 12 % |"
     ]
     assert len(QUOTING) >= 15
+
+
+def test_a_row_in_a_list_is_told():
+    said = "- by ([b](../benchmarks/results/b.md)):"
+    ((section, head, rows),) = tables(f"# A\n\n{said}\n\n  | a | b |\n  | - | - |\n  | c | 3 |\n")
+    assert (above(section), head) == (said, "| a | b |")
+    assert strangers(rows, np.array([4.0])) == ["3 in   | c | 3 |"]

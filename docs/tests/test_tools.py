@@ -86,13 +86,16 @@ def test_the_entry_of_flowlin_is_that_of_the_citation():
     assert page.count("```bibtex") == len(entries) + 1
 
 
+FOLDERS = (  # of pictures, of the scripts that draw them
+    ("docs", "examples"),
+    ("examples/paper/results", "examples/paper"),
+    ("examples/studies/results", "examples/studies"),
+    ("benchmarks/results", "benchmarks"),
+)
+
+
 def test_every_picture_has_a_script():
-    for pictures, scripts in (
-        ("docs", "examples"),
-        ("examples/paper/results", "examples/paper"),
-        ("examples/studies/results", "examples/studies"),
-        ("benchmarks/results", "benchmarks"),
-    ):
+    for pictures, scripts in FOLDERS:
         found = list((ROOT / pictures).glob("*.png"))
         assert found
         assert all(gallery.first_paragraph(gallery.script_of(p, ROOT / scripts)) for p in found)
@@ -108,6 +111,35 @@ def test_every_picture_has_a_script():
     assert all(text.startswith("Error against work: ") for text in peers)
     with pytest.raises(ValueError, match=r"no script .* has a name that none\.png begins with"):
         gallery.script_of(pathlib.Path("none.png"), ROOT / "examples")
+
+
+# Captions that say in their one sentence what to see.
+IN_ONE_SENTENCE = {
+    "c_4_race_pairs", "c_6_rectified_bias", "c_6_rectified_pathways", "half_gate_no_trees",
+    "half_gate_seeds", "l_effective_weights_maps", "lazy_to_rich", "lazy_to_rich_offset",
+    "m_fig11_delta", "m_fig1_flow", "m_fig2_stages", "m_fig5_functions", "m_fig6_codes", "m_fig7",
+    "m_fig7_descent", "m_fig8", "m_fig8_descent", "w_fig4", "w_fig4_width",
+}  # fmt: skip
+
+
+def says_what_to_see(text):
+    """Whether a caption has, behind what is drawn, a second sentence."""
+    sentences = re.sub(r"\b(App|Eqs?|Fig|Prop|Sec)\. ", "", text)
+    return bool(re.search(r"[.?] (See: \w|[A-Z]).*\.$", sentences))
+
+
+def test_captions_say_what_to_see():
+    silent = {
+        picture.stem
+        for pictures, scripts in FOLDERS
+        for picture in (ROOT / pictures).glob("*.png")
+        if not says_what_to_see(
+            gallery.caption(picture, gallery.script_of(picture, ROOT / scripts))
+        )
+    }
+    assert silent == IN_ONE_SENTENCE, "end with 'See: ...'; take one that does off the list"
+    assert says_what_to_see("M Fig. 2: modes over time. See: the first is early.")
+    assert not says_what_to_see("M App. B and Fig. 2: modes over time.")  # the rule can fail
 
 
 def test_the_verdicts_are_those_of_the_committed_table():

@@ -4,12 +4,18 @@ The build runs the answers, so their numbers are computed there; here it is look
 """
 
 import re
+import sys
 from pathlib import Path
 
 import jupytext
 import pytest
 
-TUTORIALS = sorted((Path(__file__).resolve().parent.parent / "tutorials").glob("*.py"))
+DOCS = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(DOCS / "_tools"))
+
+import letters
+
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.py"))
 OPENING = re.compile(
     r"# \d\. .+\n\nYou will learn\n\n((?:- .+\n(?:  .+\n)*)+)\n"
     r"It takes about \d+ minutes to read, and .* to run\.\n"
@@ -52,6 +58,16 @@ def test_every_exercise_has_an_answer_that_is_computed(cells):
         assert cell.source.startswith(f"# {number}. ")
         assert cell.metadata["mystnb"]["code_prompt_show"] == f"Answer {number}"
         assert "print(" in cell.source
+
+
+def test_letters_of_figures_are_legible(cells):
+    """At the width of the text; pages show these figures as vectors, of 96 pixels an inch."""
+    for cell in cells:
+        for width in map(float, re.findall(r"figsize=\(([\d.]+),", cell.source)):
+            legend = letters.NAMED["small"] if "fl.plot." in cell.source else letters.TICKS
+            size = min(legend, letters.points(cell.source))
+            pixels = size * min(letters.WIDTH, 96 * width) / (72 * width)
+            assert round(pixels, 1) >= 8.0, cell.source
 
 
 def test_all_tutorials_are_read():

@@ -157,7 +157,7 @@ apart = np.asarray(fl.measures.distances(hidden))
 pairs = {"across the root": (0, 4), "cousins": (0, 2), "siblings": (0, 1)}
 points = fl.measures.mds(hidden - hidden.mean(axis=1, keepdims=True)).points
 with fl.plot.style():
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.4))
+    figure, axes = plt.subplots(1, 3, figsize=(10.4, 3.4))
     fl.plot.modes(flow, modes, axes[0], rho=half, share=True, shown=(0, 1, 2, 4))
     for name, (i, j) in pairs.items():
         axes[1].plot(flow.ts, apart[:, i, j] / apart[-1, i, j], label=name)

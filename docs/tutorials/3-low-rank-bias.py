@@ -135,7 +135,7 @@ print("best maps:" + " " * 27 + "".join(f"{fl.measures.effective_rank(m):>8.3f}"
 
 # %% tags=["hide-input"]
 with fl.plot.style():
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.4))
+    figure, axes = plt.subplots(1, 3, figsize=(10.4, 3.4))
     for depth, flow in flows.items():
         name = f"{depth} layer{'s' * (depth > 1)}"
         axes[0].semilogx(ts[1:], flow.losses[1:], label=name)

@@ -178,7 +178,7 @@ for active, race in races.items():
 
 # %% tags=["hide-input"]
 with fl.plot.style():
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6))
+    figure, axes = plt.subplots(1, 3, figsize=(10.4, 3.6))
     for ax, (active, run) in zip(axes, runs.items(), strict=False):
         names = [p.nodes for p in races[active].pathways]
         which = [k for k, n in enumerate(names) if n[0] == "in0" and n[-1] == "out0"]

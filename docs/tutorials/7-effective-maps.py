@@ -77,7 +77,7 @@ points = jnp.stack(jnp.meshgrid(edge, edge), axis=-1).reshape(-1, 2)
 coarse = jnp.stack(jnp.meshgrid(edge[8::18], edge[8::18]), axis=-1).reshape(-1, 2)
 shown = (3.0, 12.0, t1)
 with fl.plot.style():
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.9), sharey=True)
+    figure, axes = plt.subplots(1, 3, figsize=(10.4, 3.7), sharey=True)
     for ax, t in zip(axes, shown, strict=True):
         now = flow.network(t)
         label = (lambda y: y[:, 1] - y[:, 0])(now.outputs(points)).reshape(161, 161)
@@ -141,7 +141,7 @@ print(
 # %% tags=["hide-input"]
 times = np.linspace(0, t1, 81)
 with fl.plot.style():
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4), width_ratios=(3, 2))
+    figure, axes = plt.subplots(1, 2, figsize=(8.8, 3.8), width_ratios=(3, 2))
     fl.plot.lifetimes(reading, axes[0], most=12)
     fl.plot.overlap(reading, axes[1], times=times)
     plt.show()

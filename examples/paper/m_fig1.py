@@ -1,5 +1,7 @@
 """Lead paper, Fig. 1: MNIST, loss of linear and ReLU networks with bias and without; the rank of
-what ReLU networks represent, and their test error, where training stops.
+what ReLU networks represent, and their test error, where training stops. See: with bias the ReLU
+network follows the linear one of half its width until t = 4, and has the lower rank at the stop;
+the test errors are alike.
 
 The paper: H = 512, variance 2e-4, c = 10, batches of 64, learning rate 5e-4, images in [0, 1] minus
 their mean, 5 seeds; stop at a sample loss of 0.025; 500 test images. Run here: descent of all

@@ -1,4 +1,6 @@
 r"""M Sec. 5, App. B and App. F.2: what the theory assumes, and whether its first step is needed.
+See: the first mode is aligned (blue) before the loss moves. With bias (filled) the outputs of ReLU
+networks stay nearer to those of linear ones, also where the mean target is zero (lower left).
 
 Claims of the text that have no figure, on one-hot inputs with 64 hidden units and variance 2e-4:
 

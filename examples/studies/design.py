@@ -1,5 +1,7 @@
 r"""Derivatives of events as design: initial weights for a prescribed order of learning, or for a
-prescribed linear phase.
+prescribed linear phase. See: from A to B the tree's levels change places, and cross half of their
+strength at the times that were asked for (crosses). In C t* breaks off and goes on elsewhere; the
+time at which ten units are linear (dotted) does not.
 
     python examples/studies/design.py [--quick] [--out FOLDER]
 

@@ -35,7 +35,7 @@ Found, with 40 seeds, the same in all settings, so that their errors go together
 - On tasks that are no trees the bias mode's law holds where inputs are orthogonal, and on 300
   images of MNIST at c = 10: derived over measured 0.88 to 0.90, correlation 0.98 to 0.99. On
   Gaussian inputs and on offset XOR it does not: 1.20 and 0.66. Of later modes half of the units
-  learn on dense targets (gates 0.50 to 0.53), a third on classes (0.28 to 0.31); on Gaussian inputs
+  learn on dense targets (gates 0.50 to 0.52), a third on classes (0.28 to 0.31); on Gaussian inputs
   and offset XOR ReLU has them earlier than the linear network.
 """
 

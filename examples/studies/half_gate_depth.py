@@ -1,4 +1,7 @@
 r"""The half-gate law in deep networks, and which of two hidden layers makes ReLU late.
+See: measured factors (filled) lie at the Gaussian law's triangles, not at the aligned law's (A). As
+starts get smaller they fall towards $\sqrt 2$ (B). Points held out (green) lie as near to the
+diagonal as others (C).
 
     python examples/studies/half_gate_depth.py [--quick] [--out FOLDER]
 

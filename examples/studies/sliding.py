@@ -10,9 +10,11 @@ pairs, one step moves their preactivations by
 
     z -> z + eps (b - K |C| s),   s = 1[z > 0],   b = K |C| g,
 
-to first order in the rate eps. Whatever s is, this is the same rotation of z modulo the lattice
-eps K |C| Z^n, by g. Each pair is on in a share g of the steps, and where 1, g_1, ..., g_n are
-rationally independent, as all g are but a null set, orbits fill a tile of that lattice evenly
+to first order in the rate eps. If s were equal to g, nothing would move: that is the definition of
+sliding. Since s is 0 or 1, each step moves z by the same vector up to an integer combination of the
+columns of eps K |C|, so it is a rotation of a torus. In units of these columns the vector is g.
+Each pair is on in a share g of the steps, and where 1, g_1, ..., g_n are rationally independent, as
+all g are but a null set, orbits fill a tile of the lattice of these columns evenly
 (Guentuerk and Thao have such tiles of sigma-delta quantizers): the joint shares (all of a unit's
 pairs on: the unit counts as linear) are those of the tile, neither those of independent pairs nor
 free to choose. Where they are dependent, g = (0.6, 0.6) say, an orbit fills a part, and which one

@@ -37,6 +37,7 @@ from flowlin.engine.step_control import (
 )
 from flowlin.events.watch import Observer, Watch, log_with_names, watches_without_names
 from flowlin.networks.base import AbstractModel, trainable_part
+from flowlin.networks.modules import unit_places
 from flowlin.record.event_log import EventLog, gate_log
 from flowlin.record.origin import Origin, RunState
 from flowlin.record.results import RESULTS
@@ -450,7 +451,7 @@ class FlowRun(AbstractRun):
         events = event_log(found.log, self.observer, found.end, doubts, interpolation_cls)
         if isinstance(state, WalkState):
             found = found.with_walk(state)
-            gates = gate_log(state.log, state.initial_sides, self.network.unit_places, found.end)
+            gates = gate_log(state.log, state.initial_sides, unit_places(self.network), found.end)
             events = gates.merge_with(events)
         return found, events
 

@@ -9,7 +9,7 @@ from flowlin._tools.arguments import checked
 from flowlin.events.event import AbstractEvent, AbstractKinkTraits
 from flowlin.events.watch import OrderStatistic, Preactivations, Watch
 from flowlin.networks.base import AbstractModel, UnitPlace
-from flowlin.networks.modules import has_known_kinks
+from flowlin.networks.modules import has_known_kinks, unit_places
 from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.channel import Channel
 from flowlin.record.linearization import unit_channel
@@ -22,7 +22,7 @@ def _kink_levels(kinks: AbstractKinkTraits) -> list[tuple[int, int, int]]:
 
 def _units_and_places(network: AbstractModel) -> Iterator[tuple[int, UnitPlace]]:
     """Return the number of units of each hidden layer, and where they are."""
-    return zip(network.hidden, network.unit_places, strict=True)
+    return zip(network.hidden, unit_places(network), strict=True)
 
 
 class GateSwitches(AbstractEvent):

@@ -133,9 +133,8 @@ def watches_without_names(watches: tuple[Watch, ...]) -> tuple[Watch, ...]:
     places = _place_names(watches)
 
     def rename_channel(watch: Watch) -> Watch:
-        return replace_fields(
-            watch, channel=replace_fields(watch.channel, name=places[watch.channel.name])
-        )
+        channel = replace_fields(watch.channel, name=places[watch.channel.name])
+        return replace_fields(watch, channel=channel)
 
     return tuple(rename_channel(watch) for watch in watches)
 

@@ -29,7 +29,7 @@ M = TypeVar("M", bound="AbstractModel")
 
 @saveable()
 class UnitPlace(NamedTuple):
-    """Where the units of a hidden layer are in a model.
+    """A place in a model where the units of a hidden layer are.
 
     - `part`: the part of the model that gives their z, such as `weights[0]` or `blocks[2].conv`.
     - `shape`: of their z for one sample.
@@ -40,7 +40,7 @@ class UnitPlace(NamedTuple):
 
     @property
     def units(self) -> int:
-        """The number of units."""
+        """Return the number of units."""
         return math.prod(self.shape)
 
 
@@ -83,11 +83,6 @@ class AbstractModel(eqx.Module):
     @abc.abstractmethod
     def hidden(self) -> tuple[int, ...]:
         """Widths of the hidden layers, as far as they are known."""
-
-    @property
-    def unit_places(self) -> tuple[UnitPlace, ...]:
-        """Where the units of each hidden layer are in the model."""
-        return tuple(UnitPlace(f"weights[{k}]", (width,)) for k, width in enumerate(self.hidden))
 
     @property
     @abc.abstractmethod

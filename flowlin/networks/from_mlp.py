@@ -12,11 +12,11 @@ from flowlin._tools.arrays import Biases, Weights
 
 # An activation is taken for max(z, slope z) where it is that at all of these, by hand: kinks of
 # others, the bends of smooth ones and their limits lie between them.
-PROBES = np.array([-1e3, -7.0, -2.0, -1.0, -0.5, -0.1, 0.0, 0.1, 0.5, 1.0, 2.0, 7.0, 1e3])
+SAMPLE_POINTS = np.array([-1e3, -7.0, -2.0, -1.0, -0.5, -0.1, 0.0, 0.1, 0.5, 1.0, 2.0, 7.0, 1e3])
 
 
 class ReLULayers(NamedTuple):
-    """What makes a ReLU network: weights (N_l, N_l-1) and biases (N_l,) by layer, and a slope."""
+    """The layers of a ReLU network: weights (N_l, N_l-1) and biases (N_l,) by layer, and a slope."""
 
     weights: Weights
     biases: Biases
@@ -36,14 +36,14 @@ def relu_layers(mlp: eqx.nn.MLP) -> ReLULayers:
     itself = "pass `mlp` itself to gradient_flow"
     if any(eqx.is_array(leaf) for leaf in jax.tree.leaves(mlp.activation)):
         raise ValueError(f"`mlp.activation` = {mlp.activation} is trained; {itself}.")
-    values = _values_at_probes(mlp.activation)
-    slope = float(-values[PROBES == -1.0][0])
-    if not (0 <= slope < 1 and np.allclose(values, np.maximum(PROBES, slope * PROBES), 1e-6, 0)):
+    values = _values_at_points(mlp.activation)
+    slope = float(-values[SAMPLE_POINTS == -1.0][0])
+    if not (0 <= slope < 1 and np.allclose(values, np.maximum(SAMPLE_POINTS, slope * SAMPLE_POINTS), 1e-6, 0)):
         raise ValueError(
             f"`mlp.activation` = {mlp.activation} is no ReLU max(z, slope z) with 0 <= slope < 1; "
             f"{itself}."
         )
-    if not np.allclose(_values_at_probes(mlp.final_activation), PROBES, 1e-6, 0):
+    if not np.allclose(_values_at_points(mlp.final_activation), SAMPLE_POINTS, 1e-6, 0):
         raise ValueError(
             f"`mlp.final_activation` = {mlp.final_activation} is not the identity; {itself}."
         )
@@ -60,7 +60,7 @@ def relu_layers(mlp: eqx.nn.MLP) -> ReLULayers:
     )
 
 
-def _values_at_probes(activation) -> np.ndarray:
-    """Return what an activation makes of `PROBES`, each in an array of its own."""
-    values: list[Array] = [activation(jnp.asarray(z)) for z in PROBES]
+def _values_at_points(activation) -> np.ndarray:
+    """Return what an activation makes of `SAMPLE_POINTS`, each in an array of its own."""
+    values: list[Array] = [activation(jnp.asarray(z)) for z in SAMPLE_POINTS]
     return np.array([float(value) for value in values])

@@ -195,12 +195,6 @@ class ForeignModel(AbstractModel):
         return tuple(site.size for site in self.kinks.sites) if self.kinks else ()
 
     @property
-    def unit_places(self) -> tuple[UnitPlace, ...]:
-        """The places with kinks, as far as they are known."""
-        sites = self.kinks.sites if self.kinks else ()
-        return tuple(UnitPlace(site.place, site.shape) for site in sites)
-
-    @property
     def kinks_and_reason(self) -> tuple[str, str]:
         """A word on the kinks that its program shows, and the reason."""
         if self.kinks is None:
@@ -462,6 +456,14 @@ def _require_no_sharing(name: str, inexact: PyTree) -> None:
                 "alike."
             )
         first[id(leaf)] = where
+
+
+def unit_places(model: AbstractModel) -> tuple[UnitPlace, ...]:
+    """Return where the units of each hidden layer are; of a module, those of each known kink."""
+    if isinstance(model, ForeignModel):
+        sites = model.kinks.sites if model.kinks else ()
+        return tuple(UnitPlace(site.place, site.shape) for site in sites)
+    return tuple(UnitPlace(f"weights[{k}]", (width,)) for k, width in enumerate(model.hidden))
 
 
 def has_known_kinks(model: AbstractModel) -> bool:

@@ -206,8 +206,9 @@ class AveragedKinks(AbstractKinks):
     $C_{ji} = a_j \cdot e_i > 0$, which drives z up if on): the smallest
     $|z_{ji}| / (|\tilde w_j| |\tilde x_i|)$, with $\tilde w = [b; w]$ and $\tilde x = [c; x]$, of
     such pairs at their nearest in a step that they began towards the kink and ended away from it on
-    the same side; inf if none did. The flow depends discontinuously on its start there: a relative
-    error of the unit's weights beyond the margin can send the pair to the other side for good.
+    the same side; inf if none did. The flow depends discontinuously on its start there. If the
+    unit's weights are uncertain by more than the margin (relative), the pair may end on the other
+    side. So do not trust digits finer than it.
     A run that went on with `RKC` has no margin, since that does not watch for it.
 
     **Raises:** (by `gradient_flow`) `ValueError` for several hidden layers, or with a `solver`.
@@ -266,9 +267,10 @@ class ExactKinks(AbstractKinks):
     then leaves its slide to on, and the loss nearby is not convex, the flow may not be unique: the
     walk takes the exit, which is the limit of smooth gates (`SmoothKinks` of smaller and smaller
     width), and descent, whose gates in the two layers are correlated, may stay. Such exits are in
-    the log, `flow.events.select("branch")`, and `flow.stats["branch_certificate"]` says how far
-    from convex the first one was: the largest C of the pair that left over all gates above it
-    (NaN without a branch; see `flowlin.engine.kinks.deep_switching` for rule and derivation).
+    the log, `flow.events.select("branch")`. `flow.stats["branch_certificate"]` is, at the first
+    branch, the largest drive C of the leaving pair over all choices of the gates above it. Positive
+    means not convex, NaN means no branch (see `flowlin.engine.kinks.deep_switching` for rule and
+    derivation).
 
     Without biases a layer may send nothing for a sample, and units that are at their kinks there
     leave them one by one or two at a time, with what they feed. Where kinks of several layers meet
