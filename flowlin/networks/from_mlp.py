@@ -16,7 +16,7 @@ SAMPLE_POINTS = np.array([-1e3, -7.0, -2.0, -1.0, -0.5, -0.1, 0.0, 0.1, 0.5, 1.0
 
 
 class ReLULayers(NamedTuple):
-    """The layers of a ReLU network: weights (N_l, N_l-1) and biases (N_l,) by layer, and a slope."""
+    """The layers of a ReLU network: weights (N_l, N_l-1), biases (N_l,), and the slope of all."""
 
     weights: Weights
     biases: Biases
@@ -38,7 +38,8 @@ def relu_layers(mlp: eqx.nn.MLP) -> ReLULayers:
         raise ValueError(f"`mlp.activation` = {mlp.activation} is trained; {itself}.")
     values = _values_at_points(mlp.activation)
     slope = float(-values[SAMPLE_POINTS == -1.0][0])
-    if not (0 <= slope < 1 and np.allclose(values, np.maximum(SAMPLE_POINTS, slope * SAMPLE_POINTS), 1e-6, 0)):
+    rectified = np.maximum(SAMPLE_POINTS, slope * SAMPLE_POINTS)
+    if not (0 <= slope < 1 and np.allclose(values, rectified, 1e-6, 0)):
         raise ValueError(
             f"`mlp.activation` = {mlp.activation} is no ReLU max(z, slope z) with 0 <= slope < 1; "
             f"{itself}."
