@@ -301,6 +301,6 @@ def test_weights_of_entries_can_be_mapped_over_and_differentiated():
     together = jit(jax.vmap(end))(stacked)
     np.testing.assert_allclose(together, [end(one) for one in stacked], rtol=1e-12)
     along = np.random.default_rng(1).normal(size=WEIGHTS.shape)
-    slope = float(jnp.vdot(jax.grad(end)(stacked[1]), along))
+    slope = float(jnp.vdot(jit(jax.grad(end))(stacked[1]), along))
     ahead, behind = (float(end(stacked[1] + s * along)) for s in (1e-5, -1e-5))
     assert slope == pytest.approx((ahead - behind) / 2e-5, rel=1e-6)

@@ -225,7 +225,7 @@ def test_derivatives_by_what_is_in_a_schedule():
 def test_derivatives_in_reverse_and_by_what_a_function_closes_over():
     one = jnp.asarray(1.0)
     for way in (From, lambda a: lambda t: a + t):
-        found = jax.grad(lambda a, way=way: end(way(a)))(one)
+        found = jit(jax.grad(lambda a, way=way: end(way(a))))(one)
         assert float(found) == pytest.approx(-3 / 16, abs=1e-7)
 
 

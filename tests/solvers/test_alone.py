@@ -12,6 +12,7 @@ from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
 from flowlin import RKC, RecycledBDF
+from tests.zoo import jit
 
 N = 100
 SPACING = 1 / (N + 1)
@@ -204,7 +205,7 @@ def slope(field, solver, mode):
         options = {"adjoint": adjoint, "max_steps": 1024}
         return jnp.sum(end(field, solver, BEGIN, T1, TIGHT, TIGHT, moved(along), **options)[0])
 
-    return (jax.jacfwd if forward else jax.grad)(total)(0.0)
+    return jit((jax.jacfwd if forward else jax.grad)(total))(0.0)
 
 
 NEURAL = {
@@ -258,7 +259,8 @@ def test_a_derivative_that_presumes_too_much_is_no_number(mode):
     if mode == "forward":
         value, found = jax.jvp(lambda s: total(s, diffrax.ForwardMode()), (1.0,), (1.0,))
     else:
-        value, found = jax.value_and_grad(total)(1.0, diffrax.RecursiveCheckpointAdjoint())
+        adjoint = diffrax.RecursiveCheckpointAdjoint()
+        value, found = jit(jax.value_and_grad(lambda s: total(s, adjoint)))(1.0)
     turned = expm(0.499 * np.array([[-1.0, 0.1], [-0.1, -2.0]]))
     exact = turned @ np.exp(-1e-3 * np.array([1.0, 2.0]))
     assert float(value) == pytest.approx(np.sum(exact), rel=1e-2)

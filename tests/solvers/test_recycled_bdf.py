@@ -20,6 +20,7 @@ from tests.solvers.problems import (
     reference,
     size,
 )
+from tests.zoo import jit
 
 TIMES = np.linspace(0, 2, 41)[1:]
 ORDERS, TOLERANCES = np.array([1, 2, 3, 5]), np.array([1e-3, 1e-4, 1e-5, 1e-6])
@@ -179,7 +180,8 @@ def test_derivatives_are_those_of_the_solution(mode):
 
     expected = jax.grad(exact, (0, 1))(2.0, 1.5)
     if mode == "reverse":
-        found = jax.grad(end, (0, 1))(2.0, 1.5, diffrax.RecursiveCheckpointAdjoint())
+        adjoint = diffrax.RecursiveCheckpointAdjoint()
+        found = jit(jax.grad(lambda s, r: end(s, r, adjoint), (0, 1)))(2.0, 1.5)
     else:
         found = jax.jacfwd(lambda s, r: end(s, r, diffrax.ForwardMode()), (0, 1))(2.0, 1.5)
     np.testing.assert_allclose(found, expected, rtol=1e-5)

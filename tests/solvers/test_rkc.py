@@ -9,6 +9,7 @@ from scipy.linalg import expm
 
 import flowlin as fl
 from tests.solvers.problems import Parts, driven, field, filled, heat, quadratic, size
+from tests.zoo import jit
 
 calls = []
 
@@ -148,7 +149,8 @@ def test_derivatives_of_a_stiff_solve(mode):
 
     expected = jax.grad(exact, (0, 1))(2.0, 1.5)
     if mode == "reverse":
-        found = jax.grad(end, (0, 1))(2.0, 1.5, fl.RKC(64), diffrax.RecursiveCheckpointAdjoint())
+        reverse = fl.RKC(64), diffrax.RecursiveCheckpointAdjoint()
+        found = jit(jax.grad(lambda s, r: end(s, r, *reverse), (0, 1)))(2.0, 1.5)
     else:
         forward = fl.RKC(loop="lax"), diffrax.ForwardMode()
         found = jax.jacfwd(lambda s, r: end(s, r, *forward), (0, 1))(2.0, 1.5)
