@@ -256,6 +256,9 @@ def test_kinks_that_are_not_known_are_named():
     with pytest.warns(fl.KinksWarning, match="kinks is not known: Sequential: `custom_vjp_call`"):
         eqx.filter_eval_shape(losses, model, task)
     eqx.filter_eval_shape(losses, model, task, kinks=fl.IgnoreKinks())  # asked for
+    # The model at the start has no gradient, and hides none.
+    scaled = fl.theory.lazy(linear, task, alpha=2.0).scaled
+    assert fl.gradient_flow(scaled, task, 0.1).stats["kinks"] == "none"
     rectified = eqx.nn.Sequential([linear, eqx.nn.Lambda(jax.nn.relu)])
     with pytest.raises(ValueError, match="`AveragedKinks` is for an fl"):
         fl.gradient_flow(rectified, task, 1.0, kinks=fl.AveragedKinks())

@@ -108,7 +108,10 @@ def find_kinks(
     arguments = flat.number(len(closed.jaxpr.invars))
     (output,) = flat.inline_closed(closed, list(arguments))
     live = _live_values(flat.operations, output)
-    facts = {k: _Fact(True, place=_place_of(path)) for k, path in enumerate(paths)}
+    facts = {
+        k: _Fact(not _is_still(k, flat.operations, output), place=_place_of(path))
+        for k, path in enumerate(paths)
+    }
     definitions = {k: one for one in flat.operations for k in one.outputs}
     steps = []
     for order, operation in enumerate(flat.operations):
@@ -124,6 +127,12 @@ def find_kinks(
         steps.append(step._replace(place=about.place))
     leaves = jax.tree.leaves((parameters, fixed, x))
     return KinkProgram(steps, output, leaves)
+
+
+def _is_still(weight: int, operations: list[_Operation], output: Atom) -> bool:
+    """Tell whether of an array nothing but `stop_gradient` is taken: its gradient is zero then."""
+    taken = [one.name for one in operations if weight in one.inputs]
+    return weight != output and all(name == "stop_gradient" for name in taken)
 
 
 def _place_of(path: Any) -> str:
