@@ -6,9 +6,7 @@
 network, its flow with mode hits, the linearization; "ten lines" is that flow alone. Each job runs
 in a process of its own, without a persistent compilation cache: the first call, which compiles;
 the median of further calls, with other seeds where it has one; and how many programs were
-compiled. "overhead" is a linear flow of a few steps: nearly all of it is what a call costs. "under
-jit" are the ten lines within a program of the user's own, as JAX compiles it and with the option
-that the library takes for small programs of its own.
+compiled. "overhead" is a linear flow of a few steps: nearly all of it is what a call costs.
 `--against` runs every job in turns with the flowlin of another checkout, too, and writes both. Wall
 seconds, medians over the repeats. Writes `latency.json` and the table `latency.md` to
 `benchmarks/results/`.
@@ -59,15 +57,10 @@ jobs = {"README": (lines, 3)}
 if sys.argv[1] not in jobs:
     task, half, relu, linear = prepared()
     flow = fl.gradient_flow
-    ten_lines = lambda network: flow(network, task, 60.0, events=(half,), throw=False).losses
-    jitted = jax.jit(ten_lines)
-    with_option = jax.jit(ten_lines, compiler_options={"xla_cpu_use_fusion_emitters": False})
     jobs = {
         "ten lines": (lambda k: flow(relu[k], task, 60.0, events=(half,)), 3),
         "linear": (lambda k: flow(linear[k], task, 60.0), 19),
         "linear, mode hits": (lambda k: flow(linear[k], task, 60.0, events=(half,)), 19),
-        "under jit": (lambda k: jitted(relu[k]), 3),
-        "under jit, with the option": (lambda k: with_option(relu[k]), 3),
         "overhead": (lambda k: flow(linear[k % 20], task, 0.01), 399),
         "descent": (lambda k: fl.gradient_descent(relu[k], task, 1e-2, 500), 3),
     }
@@ -86,8 +79,7 @@ first, compiled = seconds(0), len(programs)
 warm = sorted(seconds(k) for k in range(1, more + 1))[more // 2]
 print(json.dumps({"first": first, "further": warm, "programs": compiled}))
 """
-JITTED = ("under jit", "under jit, with the option")
-FLOWS = ("ten lines", *JITTED, "linear", "linear, mode hits", "overhead")
+FLOWS = ("ten lines", "linear", "linear, mode hits", "overhead")
 JOBS = ("README", *FLOWS, "linearization", "descent")
 HEAD = ("job", "first call", "further calls", "programs")
 
