@@ -235,6 +235,16 @@ def reversed_gradient(z):
 reversed_gradient.defvjp(lambda z: (2 * z, None), lambda _, g: (-2 * g,))
 
 
+def recurrent(activation):
+    """A function of a vector that goes through it number by number."""
+
+    def take_in(h, z):
+        h = activation(h + z)
+        return h, h
+
+    return lambda z: jax.lax.scan(take_in, jnp.zeros((), z.dtype), z)[1]
+
+
 def losses(model, task, **options):
     return fl.gradient_flow(model, task, 1.0, **options).losses
 
@@ -246,6 +256,7 @@ def test_kinks_that_are_not_known_are_named():
         (jnp.sort, "`sort` in layers"),
         (jax.nn.hard_tanh, "`where` in layers.0. on what is trained may jump"),
         (jnp.floor, "`floor` in layers"),
+        (recurrent(jax.nn.relu), "`scan` in layers"),
         (lambda z: jax.nn.relu(jax.lax.stop_gradient(z) + z), "`stop_gradient` in layers"),
         (straight_through, "`custom_jvp_call` in layers.0. may hold a kink"),
         (reversed_gradient, "`custom_vjp_call` in layers.0. may hold a kink"),
@@ -256,7 +267,9 @@ def test_kinks_that_are_not_known_are_named():
     with pytest.warns(fl.KinksWarning, match="kinks is not known: Sequential: `custom_vjp_call`"):
         eqx.filter_eval_shape(losses, model, task)
     eqx.filter_eval_shape(losses, model, task, kinks=fl.IgnoreKinks())  # asked for
-    # The model at the start has no gradient, and hides none.
+    # A loop of smooth steps hides none; nor does the model at the start, which has no gradient.
+    looped = eqx.nn.Sequential([linear, eqx.nn.Lambda(recurrent(jnp.tanh))])
+    eqx.filter_eval_shape(losses, looped, task)
     scaled = fl.theory.lazy(linear, task, alpha=2.0).scaled
     assert fl.gradient_flow(scaled, task, 0.1).stats["kinks"] == "none"
     rectified = eqx.nn.Sequential([linear, eqx.nn.Lambda(jax.nn.relu)])

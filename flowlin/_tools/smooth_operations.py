@@ -13,7 +13,7 @@ SMOOTH = {
     "tan", "sinh", "cosh", "asinh", "atan", "lgamma", "digamma", "dot_general",
     "conv_general_dilated", "reduce_sum", "reduce_window_sum", "cumsum", "fft", "broadcast_in_dim",
     "reshape", "transpose", "squeeze", "expand_dims", "concatenate", "slice", "pad", "rev", "iota",
-    "copy", "stop_gradient", "convert_element_type",
+    "copy", "split", "stop_gradient", "convert_element_type",
 }  # fmt: skip
 CALLS = {
     "jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "checkpoint", "remat2"
@@ -23,8 +23,8 @@ CALLS = {
 def has_only_smooth_operations(function: Callable[..., object], *arguments: object) -> bool:
     """Tell whether a function surely has no kinks, by the operations of its program.
 
-    A maximum, a choice by a condition, a loop or an operation that is not known may hide a kink:
-    then it is False, for softplus too, which is computed by a maximum.
+    A maximum, a choice by a condition, a loop of unknown length or an operation that is not known
+    may hide a kink: then it is False, for softplus too, which is computed by a maximum.
     """
     return all(map(is_smooth_operation, jax.make_jaxpr(function)(*arguments).jaxpr.eqns))
 
@@ -32,7 +32,7 @@ def has_only_smooth_operations(function: Callable[..., object], *arguments: obje
 def is_smooth_operation(equation: JaxprEqn) -> bool:
     """Tell whether one operation, or all within it, is smooth in its real inputs."""
     name, inner = equation.primitive.name, list(programs_within(equation))
-    if name in CALLS and inner:
+    if name in {*CALLS, "scan"} and inner:
         return all(is_smooth_operation(one) for program in inner for one in program.eqns)
     # Truth values that become numbers are jumps.
     jumps = any(getattr(var.aval, "dtype", None) == jnp.bool_ for var in equation.invars)
