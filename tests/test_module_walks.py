@@ -1,5 +1,7 @@
 """Exact walks of modules of ReLUs that are not flowlin's own networks."""
 
+from typing import Any
+
 import diffrax
 import equinox as eqx
 import jax
@@ -176,11 +178,12 @@ def test_convolutions_on_an_empty_background_share_kinks():
             assert error < 1e-4
             assert slope == pytest.approx(1.0, abs=0.3)
     # An event of the first convolution is in a channel, at a row and a column.
-    log = flow.events.select("gate")
+    model: Any = flow.model
+    sites, log = model.kinks.sites, flow.events.select("gate")
     for (site, unit, sample), place in zip(log.index, log.place, strict=True):
-        (part, *inner), shape = place, [(2, 4, 4), (2, 2, 2), (2, 2, 2), (2, 1, 1)][site]
-        assert inner == [*np.unravel_index(unit, shape), sample]
-        assert (part == "first") == (site == 0)
+        where = sites[site]
+        assert place == (where.place, *np.unravel_index(unit, where.shape), sample)
+    assert (sites[0].place, sites[0].shape) == ("first", (2, 4, 4))
 
 
 @pytest.mark.slow
