@@ -640,8 +640,7 @@ def test_float32(walked):
 def test_without_biases_it_goes_on_where_a_layer_sends_nothing(data_folder, seed, t1):
     """The last unit of a layer turns off for a sample, whose z above are then zero for good.
 
-    Sides above a unit at its kink are those that it has when that rises: by rounding they flipped
-    without end. Pairs of two layers that chose one by one from below chased each other. Seed 8 has,
+    Sides above a unit at its kink are those that it has when that rises. Seed 8 has,
     at t = 3.36, a pair with a range while it is off and none while it slides. In seed 5, at 1.64,
     two units that feed a sample are at their kinks: each would give the layers above other gates.
     """

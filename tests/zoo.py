@@ -11,7 +11,8 @@ import flowlin as fl
 distance = functools.partial(fl.distance, relative=True)
 
 # Compiles programs of a test that hold runs. On a CPU with the option with which the library
-# compiles a small run that is under no other `jit`; docs/faq.md tells users of it.
+# compiles a small run that is under no other `jit`; docs/faq.md tells users of it. What a plain
+# `jax.jit` makes of runs is looked at in test_compiled, test_confirm and test_project.
 jit = functools.partial(
     jax.jit,
     compiler_options={"xla_cpu_use_fusion_emitters": False}

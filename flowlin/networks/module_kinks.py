@@ -130,7 +130,10 @@ def find_kinks(
 
 
 def _is_still(weight: int, operations: list[_Operation], output: Atom) -> bool:
-    """Tell whether of an array nothing but `stop_gradient` is taken: its gradient is zero then."""
+    """Tell whether of an array nothing but `stop_gradient` is taken: its gradient is zero then.
+
+    Weight decay alone would move it, and then across kinks that are not watched.
+    """
     taken = [one.name for one in operations if weight in one.inputs]
     return weight != output and all(name == "stop_gradient" for name in taken)
 
