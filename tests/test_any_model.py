@@ -190,6 +190,7 @@ def test_an_mlp_of_relus_becomes_a_relu_network(activation, slope, scan):
     own = fl.ReLUNetwork.of(model)
     assert own.hidden == (4, 4, 4)
     assert own.slope == pytest.approx(slope)
+    assert not np.signbit(own.slope)
     assert [b is None for b in own.biases] == [False, False, False, True]
     x = jax.random.normal(jax.random.key(1), (5, 2))
     np.testing.assert_allclose(own.outputs(x), jax.vmap(model)(x), rtol=ROUNDING)

@@ -37,7 +37,7 @@ def relu_layers(mlp: eqx.nn.MLP) -> ReLULayers:
     if any(eqx.is_array(leaf) for leaf in jax.tree.leaves(mlp.activation)):
         raise ValueError(f"`mlp.activation` = {mlp.activation} is trained; {itself}.")
     values = _values_at_points(mlp.activation)
-    slope = float(-values[SAMPLE_POINTS == -1.0][0])
+    slope = float(-values[SAMPLE_POINTS == -1.0][0]) + 0.0  # no negative zero
     rectified = np.maximum(SAMPLE_POINTS, slope * SAMPLE_POINTS)
     if not (0 <= slope < 1 and np.allclose(values, rectified, 1e-6, 0)):
         raise ValueError(
