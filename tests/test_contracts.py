@@ -162,7 +162,7 @@ TRACED = [row for row in rows(FIRST_TRACED) if row.values[0] not in ELSEWHERE_TR
 DIFFERENTIABLE = [row for row in TRACED if ROWS[str(row.values[0])].differentiable]
 # In reverse mode, which is dear, in tests/solvers; runs over smoothed kinks and by other explicit
 # methods go the way of the linear ones in tests/test_transforms.py.
-ELSEWHERE_REVERSED = ("events", "RecycledBDF", "SmoothKinks", "Tsit5")
+ELSEWHERE_REVERSED = ("events", "RecycledBDF", "RKC", "SmoothKinks", "Tsit5")
 REVERSIBLE = [row for row in DIFFERENTIABLE if row.values[0] not in ELSEWHERE_REVERSED]
 
 

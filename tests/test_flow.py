@@ -301,8 +301,6 @@ TEACHERS = fl.theory.modes(TEACHER)
 SOLVERS = [
     fl.RKC(),
     fl.RecycledBDF(),
-    diffrax.Tsit5(),
-    diffrax.Kvaerno5(),
     diffrax.HalfSolver(diffrax.Tsit5()),  # which passes for an explicit one
 ]
 
@@ -422,8 +420,11 @@ def test_frozen_gates_equal_the_relu_flow_until_its_first_switch(tree, key):
     b = fl.gradient_flow(relu.frozen(tree), tree, before, rtol=1e-11).final
     assert distance(a, b) < 1e-10
     # Past the switch they part: the test can fail.
-    late = fl.gradient_flow(relu.frozen(tree), tree, 3.0).final
-    assert distance(fl.gradient_flow(relu, tree, 3.0).final, late) > 1e-3
+    late = [
+        fl.gradient_flow(relu, tree, 3.0, kinks=kinks, rtol=1e-11).final,
+        fl.gradient_flow(relu.frozen(tree), tree, 3.0, rtol=1e-11).final,
+    ]
+    assert distance(*late) > 1e-3
 
 
 @slow

@@ -328,6 +328,7 @@ TURNED = {
 def test_the_flow_in_the_coordinates_of_its_modes_is_the_same(which, monkeypatch):
     """From ordinary weights both keep all digits."""
     inputs, outputs, bias, how = TURNED[which]
+    dense = which == "tall"  # another program
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(20, inputs)) + 0.3, rng.normal(size=(20, outputs))
     task = fl.Task(x, y, weights=rng.uniform(0.5, 1.5, 20))
@@ -337,9 +338,8 @@ def test_the_flow_in_the_coordinates_of_its_modes_is_the_same(which, monkeypatch
 
     def run():
         ts = np.linspace(0, 20, 5)
-        return fl.gradient_flow(
-            network, task, 20.0, ts=ts, events=events, dense=True, rtol=RTOL, **how
-        )
+        options = {"ts": ts, "events": events, "dense": dense, "solver": diffrax.Dopri8()} | how
+        return fl.gradient_flow(network, task, 20.0, rtol=RTOL, **options)
 
     plain = run()
     monkeypatch.setattr(mode_frame, "_weights_are_tiny", lambda network, task: True)
@@ -348,10 +348,9 @@ def test_the_flow_in_the_coordinates_of_its_modes_is_the_same(which, monkeypatch
     assert "coordinates" in turned.stats["objective"]
     assert "coordinates" not in plain.stats["objective"]
     bound = of_flow(RTOL, 1000)
-    for one, other in (
-        (turned.networks, plain.networks),
-        (turned.network(7.3), plain.network(7.3)),
-    ):
+    pairs = [(turned.networks, plain.networks)]
+    pairs += [(turned.network(7.3), plain.network(7.3))] if dense else []
+    for one, other in pairs:
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
             np.testing.assert_allclose(a, b, rtol=bound, atol=bound)
     np.testing.assert_allclose(turned.losses, plain.losses, rtol=bound)

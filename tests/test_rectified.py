@@ -142,7 +142,8 @@ def test_on_symmetric_data_relu_is_linear_at_half_speed_and_half_width():
 def test_two_hidden_layers_are_graphs_where_nothing_slides():
     task = fl.tasks.xor()
     network = fl.ReLUNetwork.init(task, (4, 4), 0.3, key=jax.random.key(0))
-    deep = fl.rectified(fl.gradient_flow(network, task, 3.0, rtol=1e-10), task)
+    kinks = fl.ExactKinks(slots=8)
+    deep = fl.rectified(fl.gradient_flow(network, task, 3.0, kinks=kinks, rtol=1e-10), task)
     assert deep.sliding[1] == 0
     start, end = deep.times[1:3]
     flow = fl.gradient_flow(deep.graph(1), task, end - start, rtol=1e-11)

@@ -192,9 +192,9 @@ def test_times_outside_and_large_weights(phase):
 @pytest.mark.slow
 def test_a_phase_of_large_weights_has_a_start_and_the_end_that_is_asked_for():
     large = network(3, variance=1.0)
-    start = jax.jit(lambda net: theory.early_phase(net, SMALL).network(0.0))(large)
-    np.testing.assert_allclose(start.weights[0], large.weights[0], rtol=1e-14)
-    assert np.isfinite(theory.early_phase(large, SMALL, t1=0.5).overlap(0.5))
+    early = theory.early_phase(large, SMALL, t1=0.5)
+    np.testing.assert_allclose(early.network(0.0).weights[0], large.weights[0], rtol=1e-14)
+    assert np.isfinite(early.overlap(0.5))
 
 
 @pytest.mark.slow
