@@ -376,7 +376,7 @@ theory.balanced_gram(0.1, w2, w1, W) > `w1` (7, 3), `w2` (3, 4) and `s_yx` (2, 2
 theory.balanced_gram(0.1, w1, w2, w2 @ w1, balance=[1, 2]) > `balance` must be a single number, got
 """
 MEASURES = """
-measures.hidden('network', task) > `network` must be a flowlin network
+measures.hidden('network', task) > `network` must be a network of flowlin, or an Equinox module
 measures.hidden(relu, xor) > `task.x` must have shape (P, 4), one row per sample
 measures.effective_map(linear_module, W[0]) > `task` must have shape (P, N_in), one row per sample,
 measures.hidden(relu, task.x[:0]) > `task` has no samples
@@ -384,6 +384,9 @@ measures.hidden(relu, None) > this measure looks at samples: pass a `task`, or i
 measures.hidden(relu, task, layer=0.5) > `layer` must be a whole number counted from 0, got 0.5
 measures.hidden(relu, task, layer=True) > `layer` must be a whole number counted from 0, got
 measures.hidden(relu, task, layer=3) > `layer` = 3 does not exist; the network has 1 hidden layer(s)
+measures.hidden(relu, task, layer='readout') > `layer` = 'readout' does not exist; layers are in 'we
+measures.activity(linear_module, task) > `network` must have hidden units that are known ... smooth
+measures.activity(graph, task) > `network` must have hidden units that are known
 measures.activity(relu, task, quantil=0.1) > activity() has no argument `quantil`; did you mean
 measures.norms(stack) > `network` is a stack of networks; take one
 measures.norms(half) > `network.weights[0]` must be an array of float32
@@ -493,7 +496,7 @@ flow.events.select(3) > `name` must be a string, got 3
 flow.events.select('mode') > `name` = 'mode': no such events were watched; the log has
 flow.events.component_sides([0.1]) > `t` must be a single number, got a list
 flow.events.component_sides(-inf) > `t` must be a time, or inf for the end, got -inf
-flow.events.sides(0.1, 'a') > `layer` must be a whole number counted from 0, got 'a'
+flow.events.sides(0.1, 'a') > `layer` = a: the run logged no gates of it; only flows of ReLU
 flow.events.sides(0.1) > `layer` = 0: the run logged no gates of it; only flows of ReLU networks
 flow.events.where([True]) > `mask` must be an array of truth values of shape
 flows.events.name > `events.name` is of one log, and these are stacked, with times of shape (2,

@@ -85,6 +85,36 @@ class Image(eqx.Module):
         return self.readout(jax.nn.relu(self.second(h)).ravel())
 
 
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("measure", [fl.measures.activity, fl.measures.hidden])
+def test_units_of_a_module_are_those_of_the_network_of_its_weights(measure, layer):
+    """Layers by their numbers, or by the parts of either model."""
+    task = normal_task(1, 30, 4, 2)
+    mlp = eqx.nn.MLP(4, 2, 5, 2, key=jax.random.key(0))
+    own = fl.ReLUNetwork.of(mlp)
+    known = measure(own, task, layer=layer)
+    for network, name in ((mlp, layer), (mlp, f"layers[{layer}]"), (own, f"weights[{layer}]")):
+        for a, b in zip(measure(network, task, layer=name), known, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-12)
+
+
+class Folded(eqx.Module):
+    """Two kinks at the numbers of one part."""
+
+    part: eqx.nn.Linear
+
+    def __call__(self, x):
+        z = self.part(x)
+        return jax.nn.relu(z) + jnp.abs(z)
+
+
+def test_a_part_with_several_layers_is_no_name_of_one():
+    network, task = Folded(eqx.nn.Linear(4, 2, key=jax.random.key(0))), normal_task(1, 30, 4, 2)
+    assert fl.measures.hidden(network, task, layer=1).shape == (30, 2)
+    with pytest.raises(ValueError, match=r"`layer` = 'part' is the part of several; give one of"):
+        fl.measures.hidden(network, task, layer="part")
+
+
 @pytest.fixture(scope="module")
 def both():
     """A network of flowlin and the same one as an MLP of Equinox, and the walks of both."""
@@ -114,7 +144,10 @@ def test_an_mlp_walks_as_the_network_of_its_weights(both):
     np.testing.assert_allclose(flow.events.time, own.events.time, atol=of_flow(RTOL))
     for layer, w in zip(flow.final.layers, own.final.weights, strict=True):
         np.testing.assert_allclose(layer.weight, w, atol=of_flow(RTOL))
-    lines = [one.linearization(layer=1).open for one in (flow, own)]
+    lines = [
+        one.linearization(layer=part).open
+        for one, part in ((flow, "layers[1]"), (own, "weights[1]"))
+    ]
     assert float(lines[0].fraction) == float(lines[1].fraction)
     assert isinstance(flow.final, eqx.nn.MLP)
     assert apart(flow.final, mlp) > 0.1

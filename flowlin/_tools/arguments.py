@@ -477,7 +477,6 @@ CHECKS_BY_NAME.update(
     dtype=float_precision,
     interpolate=boolean,
     key=random_key,
-    layer=index_from_zero,
     learning_rate=positive,
     level=finite_array,
     max_events=event_limit,

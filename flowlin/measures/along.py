@@ -50,15 +50,6 @@ def inputs_of(network: AbstractModel, task: Samples) -> Array:
     return x
 
 
-def require_layer(network: AbstractNetwork, layer: int) -> None:
-    """Raise `ValueError` unless the network has this hidden layer."""
-    if not 0 <= layer < len(network.hidden):
-        raise ValueError(
-            f"`layer` = {layer} does not exist; the network has {len(network.hidden)} hidden "
-            "layer(s), counted from 0."
-        )
-
-
 def require_representation(name: str, value: object) -> Array:
     """Accept a representation (..., P, H), and return it in floating point."""
     found = float_array(name, value)

@@ -5,14 +5,15 @@ from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import checked, finite_array, float_array
 from flowlin._tools.arrays import Numbers
-from flowlin.measures.along import require_layer
+from flowlin.networks.base import number_of_layer
+from flowlin.networks.modules import unit_places
 from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.measured import Samples, require_samples
 
 
 @checked(task=require_samples, tau=finite_array)
 def conserved(
-    network: AbstractNetwork, task: Samples = None, *, layer: int = 0, tau: Numbers = 1.0
+    network: AbstractNetwork, task: Samples = None, *, layer: int | str = 0, tau: Numbers = 1.0
 ) -> Float[Array, " H"]:
     r"""Return the conserved $\|w_j\|^2 + b_j^2 - \|a_j\|^2$ of every unit of a hidden layer, (H,).
 
@@ -34,7 +35,7 @@ def conserved(
     **Raises:** `ValueError` for a layer out of range, or another number of time constants.
     """
     del task
-    require_layer(network, layer)
+    layer = number_of_layer(layer, unit_places(network))
     taus = network.time_constants(float_array("tau", tau))[0]
     b = network.biases[layer]
     into = jnp.sum(network.weights[layer] ** 2, axis=1)
@@ -45,7 +46,7 @@ def conserved(
 
 @checked(task=require_samples)
 def conserved_matrix(
-    network: AbstractNetwork, task: Samples = None, *, layer: int = 0
+    network: AbstractNetwork, task: Samples = None, *, layer: int | str = 0
 ) -> Float[Array, "H H"]:
     r"""Return $W_l W_l^T + b_l b_l^T - W_{l+1}^T W_{l+1}$ of a hidden layer, (H, H).
 
@@ -58,7 +59,7 @@ def conserved_matrix(
     **Raises:** `ValueError` for a layer out of range.
     """
     del task
-    require_layer(network, layer)
+    layer = number_of_layer(layer, unit_places(network))
     w, b, above = network.weights[layer], network.biases[layer], network.weights[layer + 1]
     difference = w @ w.T - above.T @ above
     return difference if b is None else difference + jnp.outer(b, b)

@@ -9,9 +9,9 @@ from jaxtyping import Array
 
 from flowlin._tools.arguments import checked
 from flowlin._tools.files import saveable
-from flowlin.measures.along import inputs_of, require_layer
-from flowlin.networks.base import AbstractModel
-from flowlin.networks.modules import ForeignModel, as_model
+from flowlin.measures.along import inputs_of
+from flowlin.networks.base import AbstractModel, number_of_layer
+from flowlin.networks.modules import ForeignModel, as_model, unit_places
 from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.measured import Samples, require_samples
 
@@ -25,7 +25,9 @@ class EffectiveMap(NamedTuple):
 
 
 @checked(network=as_model, task=require_samples)
-def effective_map(network: eqx.Module, task: Samples, *, layer: int | None = None) -> EffectiveMap:
+def effective_map(
+    network: eqx.Module, task: Samples, *, layer: int | str | None = None
+) -> EffectiveMap:
     r"""Return the affine map that the network is at each sample, $W_{eff}(x)\, x + b_{eff}(x)$.
 
     With the gates $D_l = \mathrm{diag}(g_l(x))$ of the hidden layers and the readout L
@@ -69,9 +71,8 @@ def effective_map(network: eqx.Module, task: Samples, *, layer: int | None = Non
             _tangent_maps(own, x) if isinstance(own, ForeignModel) else _maps_from_columns(own, x)
         )
     own = network
-    if layer is not None:
-        require_layer(own, layer)
-    return _maps_from_gates(own, inputs_of(own, task), layer)
+    top = None if layer is None else number_of_layer(layer, unit_places(own))
+    return _maps_from_gates(own, inputs_of(own, task), top)
 
 
 def _maps_from_gates(network: AbstractNetwork, x: Array, layer: int | None) -> EffectiveMap:

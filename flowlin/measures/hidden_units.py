@@ -1,12 +1,18 @@
 """Measures of hidden units: activations, and how many are always on."""
 
 import math
+from typing import cast
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin._tools.arguments import checked
-from flowlin.measures.along import inputs_of, require_layer
+from flowlin.measures.along import inputs_of
+from flowlin.networks.base import AbstractModel, number_of_layer
+from flowlin.networks.kink_program import KinkProgram
+from flowlin.networks.modules import ForeignModel, as_model, unit_places
 from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.linearization import Activity
 from flowlin.record.measured import Samples, require_samples
@@ -14,21 +20,30 @@ from flowlin.tasks.task import Task
 from flowlin.training.objective import sum_over_samples
 
 
-@checked(task=require_samples)
-def hidden(network: AbstractNetwork, task: Samples, *, layer: int = 0) -> Float[Array, "P H"]:
+@checked(network=as_model, task=require_samples)
+def hidden(network: eqx.Module, task: Samples, *, layer: int | str = 0) -> Float[Array, "P H"]:
     """Return the activations h = g z of a hidden layer, (P, H): the samples' representations.
 
-    **Arguments:** `network`; `task` or inputs (P, N_in); `layer`, 0 the first hidden one.
+    Of a module of ReLUs the layers are its places with kinks, and h = max(z, 0), whatever the
+    module makes of it: a leaky ReLU is z less a part of max(-z, 0), for example.
 
-    **Raises:** `ValueError` for a layer out of range.
+    **Arguments:**
+
+    - `network`, of flowlin, or a module of one sample whose kinks can be found.
+    - `task` or inputs (P, N_in).
+    - `layer`, 0 the first hidden one, or its part of the model.
+
+    **Raises:** `ValueError` for a layer that there is not, and a module without known kinks.
     """
-    require_layer(network, layer)
-    return network.activation(layer, network.preactivations(inputs_of(network, task))[layer])
+    own, x = _with_units(cast(AbstractModel, network), task)
+    layer = number_of_layer(layer, unit_places(own))
+    z = _preactivations(own, x)[layer]
+    return own.activation(layer, z) if isinstance(own, AbstractNetwork) else jnp.maximum(z, 0)
 
 
-@checked(task=require_samples)
+@checked(network=as_model, task=require_samples)
 def activity(
-    network: AbstractNetwork, task: Samples, *, quantile: float = 0.0, layer: int = 0
+    network: eqx.Module, task: Samples, *, quantile: float = 0.0, layer: int | str = 0
 ) -> Activity:
     """Return the always-on, gating and off fractions of a hidden layer's units, by the signs of z.
 
@@ -37,25 +52,61 @@ def activity(
 
     **Arguments:**
 
-    - `network`; `task` or inputs (P, N_in); `layer`, 0 the first hidden one.
+    - `network`, of flowlin, or a module of one sample whose kinks can be found.
+    - `task` or inputs (P, N_in).
+    - `layer`, 0 the first hidden one, or its part of the model.
     - `quantile`: q in [0, 0.5). A unit is always on if at most floor(q P) samples have it off, and
       off if at most so many have it on; 0 is the lead paper's definition (Sec. 5.3).
 
-    **Raises:** `ValueError` for a layer or a quantile out of range.
+    **Raises:** `ValueError` for a layer that there is not, a quantile out of range, and a module
+    without known kinks.
     """
-    require_layer(network, layer)
-    x = inputs_of(network, task)
-    number, units = x.shape[0], jnp.asarray(network.hidden[layer], network.dtype)
+    own, x = _with_units(cast(AbstractModel, network), task)
+    layer = number_of_layer(layer, unit_places(own))
+    number, units = x.shape[0], jnp.asarray(own.hidden[layer], own.dtype)
 
     def count_on(rows):
         x, gates = rows
-        z = network.with_sample_gates(gates).preactivations(x)[layer]
+        z = _preactivations(own.with_sample_gates(gates), x)[layer]
         return jnp.sum(z > 0, axis=0)
 
     shards = task.shards if isinstance(task, Task) else 1
-    on = sum_over_samples(count_on, (x, network.sample_gates), max(network.hidden), shards)
+    on = sum_over_samples(count_on, (x, own.sample_gates), max(own.hidden), shards)
     few = math.floor(quantile * number)
     always, never = (
         jnp.sum(u).astype(units.dtype) / units for u in (on >= number - few, on <= few)
     )
     return Activity(always, 1 - always - never, never)
+
+
+def _with_units(own: AbstractModel, task: Samples) -> tuple[AbstractModel, Array]:
+    """Return a model whose hidden units are known, and the inputs (P, N_in) of the task."""
+    x = inputs_of(own, task)
+    own = own.with_kinks(x.shape[1]) if isinstance(own, ForeignModel) else own
+    if not isinstance(own, AbstractNetwork) and not own.hidden:
+        raise ValueError(
+            f"`network` must have hidden units that are known, a network of flowlin or a module "
+            f"of ReLUs; {own.kinks_and_reason[1]}."
+        )
+    return own, x
+
+
+def _preactivations(own: AbstractModel, x: Array) -> tuple[Array, ...]:
+    """Return z (P, H) of every hidden layer; of a module, of every place with kinks."""
+    if isinstance(own, AbstractNetwork):
+        return own.preactivations(x)
+    assert isinstance(own, ForeignModel)
+    program, leaves = own.kink_program(x.shape[1]), jax.tree.leaves((own.inexact, own.fixed))
+    assert isinstance(program, KinkProgram)
+
+    def preactivations_of(sample: Array) -> tuple[Array, ...]:
+        found: list[Array] = []
+
+        def rectify(z: Array) -> Array:
+            found.append(jnp.ravel(z))
+            return jnp.maximum(z, 0)
+
+        program.evaluate([*leaves, sample], rectify)
+        return tuple(found)
+
+    return jax.vmap(preactivations_of)(x)

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, PyTree
 from flowlin._tools.arguments import argument_error, checked, function_of
 from flowlin._tools.arrays import Numbers, Parameters
 from flowlin._tools.numerics import safe_sqrt
-from flowlin.measures.along import require_layer
+from flowlin.networks.base import number_of_layer
+from flowlin.networks.modules import unit_places
 from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.measured import Samples, require_samples, require_targets
 from flowlin.tasks.task import Task
@@ -24,7 +25,7 @@ from flowlin.training.squared_error import SquaredError
 
 @checked(task=require_samples)
 def kink_positions(
-    network: AbstractNetwork, task: Samples = None, *, layer: int = 0
+    network: AbstractNetwork, task: Samples = None, *, layer: int | str = 0
 ) -> Float[Array, " H"]:
     r"""Return the distance $k_j = -c\, b_j / \|w_j\|$ of every unit's kink from the origin, (H,).
 
@@ -37,7 +38,7 @@ def kink_positions(
     **Raises:** `ValueError` for a layer out of range.
     """
     del task
-    require_layer(network, layer)
+    layer = number_of_layer(layer, unit_places(network))
     w, b = network.weights[layer], network.biases[layer]
     if b is None:
         return jnp.zeros_like(w[:, 0])
@@ -65,7 +66,7 @@ def kink_rates(
     network: AbstractNetwork,
     task: Task,
     *,
-    layer: int = 0,
+    layer: int | str = 0,
     velocity: Callable[[AbstractNetwork, Task], Parameters] = velocity,
 ) -> Float[Array, " H"]:
     r"""Return the velocity of every unit's kink, (H,), per unit of flow time.
@@ -83,6 +84,7 @@ def kink_rates(
     **Raises:** `ValueError` for a layer out of range, and for velocities that do not go with the
     network's parameters.
     """
+    layer = number_of_layer(layer, unit_places(network))
     k = kink_positions(network, layer=layer)
     weights, biases = _require_velocity(velocity(network, task), network)
     w, dw, db = network.weights[layer], weights[layer], biases[layer]

@@ -2,7 +2,7 @@
 
 import abc
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple, TypeVar
 
 import equinox as eqx
@@ -16,6 +16,7 @@ from flowlin._tools.arguments import (
     CHECKS_BY_NAME,
     argument_error,
     checked,
+    index_from_zero,
     real_array,
     require_single,
 )
@@ -42,6 +43,35 @@ class UnitPlace(NamedTuple):
     def units(self) -> int:
         """Return the number of units."""
         return math.prod(self.shape)
+
+
+def _number_or_part(name: str, value: object) -> int | str:
+    """Check for a hidden layer: a whole number that counts from 0, or the name of a part."""
+    return value if isinstance(value, str) else index_from_zero(name, value)
+
+
+CHECKS_BY_NAME["layer"] = _number_or_part
+
+
+def number_of_layer(layer: int | str, places: Sequence[UnitPlace]) -> int:
+    """Return the number of a hidden layer, which may be named by the part that gives its z.
+
+    **Raises:** `ValueError` if there is no such layer, or are several in that part.
+    """
+    if not isinstance(layer, str):
+        if layer < len(places):
+            return layer
+        raise ValueError(
+            f"`layer` = {layer} does not exist; the network has {len(places)} hidden layer(s), "
+            "counted from 0."
+        )
+    found = [k for k, place in enumerate(places) if place.part == layer]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(f"`layer` = {layer!r} is the part of several; give one of {found}.")
+    parts = ", ".join(dict.fromkeys(repr(place.part) for place in places))
+    raise ValueError(f"`layer` = {layer!r} does not exist; layers are in {parts or 'no part'}.")
 
 
 class AbstractModel(eqx.Module):

@@ -20,7 +20,7 @@ def activity(
     ax: Axes | None = None,
     *,
     quantile: float = 0.0,
-    layer: int = 0,
+    layer: int | str = 0,
     parts: Sequence[str] = Activity._fields,
     conventions: Sequence[str] = ("open", "closed"),
     label: str | None = None,

@@ -15,7 +15,7 @@ _SIDE_COLOURS = {-1: ("off", "white"), 0: ("sliding", "#E69F00"), 1: ("on", "#40
 
 
 @checked(t=finite)
-def sides(flow: Trajectory, t: float, ax: Axes | None = None, *, layer: int = 0) -> Axes:
+def sides(flow: Trajectory, t: float, ax: Axes | None = None, *, layer: int | str = 0) -> Axes:
     """Draw the side of every (unit, sample) pair at one time: on, off, or sliding on its kink.
 
     **Arguments:**
@@ -23,7 +23,7 @@ def sides(flow: Trajectory, t: float, ax: Axes | None = None, *, layer: int = 0)
     - `flow`: a run that logged its gates.
     - `t`: a time in [0, end].
     - `ax`: None makes a new one.
-    - `layer`: which hidden layer, 0 the first.
+    - `layer`: which hidden layer, 0 the first, or its part of the model.
 
     **Returns:** the Axes, hidden units along x and samples along y, the first on top.
 
@@ -47,7 +47,7 @@ def side_history(
     ax: Axes | None = None,
     *,
     units: Sequence[int] | None = None,
-    layer: int = 0,
+    layer: int | str = 0,
 ) -> Axes:
     """Draw the sides of (unit, sample) pairs over time, one row per pair, exact at logged times.
 
@@ -56,7 +56,7 @@ def side_history(
     - `flow`: a run that logged its gates.
     - `ax`: None makes a new one.
     - `units`: which hidden units, from the top; None is all.
-    - `layer`: which hidden layer, 0 the first.
+    - `layer`: which hidden layer, 0 the first, or its part of the model.
 
     **Returns:** the Axes, time along x, and P rows, one per sample, for every unit along y.
 
@@ -86,7 +86,7 @@ def side_history(
 
 
 def _side_changes(
-    flow: Trajectory, layer: int
+    flow: Trajectory, layer: int | str
 ) -> tuple[tuple[int, int], np.ndarray, tuple[np.ndarray, ...]]:
     """Return (units, samples) of a layer, its pairs' sides at 0, and changes: time, pair, side."""
     log = flow.events

@@ -16,7 +16,7 @@ from flowlin._tools.files import saveable
 from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import print_by
 from flowlin._tools.warn import warn_user
-from flowlin.networks.base import UnitPlace
+from flowlin.networks.base import UnitPlace, number_of_layer
 from flowlin.record.buffer import EventBuffer
 from flowlin.record.channel import Channel
 from flowlin.record.event_log_summary import event_log_summary, mask_of_determined
@@ -236,10 +236,12 @@ class EventLog(eqx.Module):
         return sides
 
     @checked(t=time_or_inf)
-    def sides(self, t: ScalarLike, layer: int = 0) -> Int[Array, "P H"]:
+    def sides(self, t: ScalarLike, layer: int | str = 0) -> Int[Array, "P H"]:
         """Return sides of a hidden layer's (sample, unit) pairs at t: 1 on, 0 sliding, -1 off.
 
         Exact where the signs of stored preactivations are not: those of sliding pairs are rounding.
+
+        **Arguments:** `t`, a time; `layer`, 0 the first hidden one, or its part of the model.
 
         **Raises:** `ValueError` if the run did not log the gates of that layer, or for several
         times.
@@ -250,9 +252,13 @@ class EventLog(eqx.Module):
             return sides[mine].reshape(self.channels[k].shape).T
         return jax.device_put(np.asarray(sides)[mine].reshape(self.channels[k].shape).T)
 
-    def gate_channel(self, layer: int) -> int:
+    def gate_channel(self, layer: int | str) -> int:
         """Return which channel holds the gates of a layer, of shape (H, P)."""
-        found = [k for k, c in enumerate(self.channels) if (c.name, c.prefix) == ("gate", (layer,))]
+        gates = [k for k, channel in enumerate(self.channels) if channel.name == "gate"]
+        if isinstance(layer, str) and gates:
+            places = [self.channels[k].units_at or UnitPlace("", ()) for k in gates]
+            return gates[number_of_layer(layer, places)]
+        found = [k for k in gates if self.channels[k].prefix == (layer,)]
         if not found:
             raise ValueError(
                 f"`layer` = {layer}: the run logged no gates of it; only flows of ReLU "

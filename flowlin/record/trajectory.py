@@ -32,9 +32,9 @@ from flowlin._tools.arrays import (
 )
 from flowlin._tools.files import saveable, writable_path, write_file
 from flowlin._tools.printing import Progress, concrete_array, print_by, progress_option
-from flowlin.networks.base import AbstractModel
+from flowlin.networks.base import AbstractModel, number_of_layer
 from flowlin.networks.graph import AbstractGraph
-from flowlin.networks.modules import ForeignModel, has_known_kinks
+from flowlin.networks.modules import ForeignModel, has_known_kinks, unit_places
 from flowlin.networks.pathways import Pathway
 from flowlin.record.event_log import EventLog, warn_unresolved
 from flowlin.record.linearization import (
@@ -359,7 +359,7 @@ class Trajectory(eqx.Module):
 
     @checked
     def linearization(
-        self, quantile: float = 0.0, *, layer: int = 0, window: int | None = None
+        self, quantile: float = 0.0, *, layer: int | str = 0, window: int | None = None
     ) -> Linearization:
         """Return the linearization time t* and activity fractions of a hidden layer.
 
@@ -369,7 +369,8 @@ class Trajectory(eqx.Module):
 
         - `quantile`: a unit counts as linear when it is on for at least a share 1 - quantile of
           the samples; 0 is the lead paper's definition.
-        - `layer`: which hidden layer, 0 the first.
+        - `layer`: which hidden layer, 0 the first, or the part of the model that gives its z, such
+          as "weights[0]" or, of a module, "blocks[2].conv"; `events.place` has it.
         - `window`: of a descent that watched `fl.UnitSwitches(quantile, window=window)`: counts
           over windows of so many steps, in which a pair that switches twice or more slides. Each
           step's own counts, as without it, converge to neither convention as the learning rate
@@ -385,11 +386,7 @@ class Trajectory(eqx.Module):
                 f"{with_article(type(self.final).__name__)} there are none that are known, since "
                 f"{self.model.kinks_and_reason[1]}; run a fl.ReLUNetwork or a module of ReLUs."
             )
-        if not 0 <= layer < len(self.model.hidden):
-            raise ValueError(
-                f"`layer` = {layer} does not exist; the network has {len(self.model.hidden)} "
-                "hidden layer(s), counted from 0."
-            )
+        layer = number_of_layer(layer, unit_places(self.model))
         if window is not None:
             return linearization_of_counts(self._window_counts(layer, quantile, window), self.end)
         if self.step_counts is not None:

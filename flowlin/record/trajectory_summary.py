@@ -16,7 +16,7 @@ from flowlin._tools.printing import (
     format_times,
     shorten_text,
 )
-from flowlin.networks.modules import has_known_kinks
+from flowlin.networks.modules import ForeignModel, has_known_kinks, unit_places
 from flowlin.record.event_log_summary import (
     channel_sizes,
     event_names,
@@ -184,10 +184,13 @@ def _t_star_lines(flow: Any) -> list[tuple[str, ...]]:
 
 def t_star_maxima(flow: Any) -> dict[str, LinearizationTime]:
     """Return t* by quantile, layer and convention; a discrete run has no conventions."""
-    found, layers = {}, len(flow.model.hidden)
+    found, places = {}, unit_places(flow.model)
+    parts = [place.part for place in places] if isinstance(flow.model, ForeignModel) else []
+    tell = all(parts) and len(set(parts)) == len(places)  # several may be in one part
 
     def t_star_label(quantile: str, layer: int) -> str:
-        return f"t*{quantile}" + (f" of layer {layer}" if layers > 1 else "")
+        name = parts[layer] if tell else f"layer {layer}"
+        return f"t*{quantile}" + (f" of {name}" if len(places) > 1 else "")
 
     if concrete_array(flow.events.time, 1) is None:
         return {}
