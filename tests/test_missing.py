@@ -123,27 +123,6 @@ def test_averaged_kinks():
 
 
 @pytest.mark.slow
-def test_a_deep_walk_is_the_limit_of_descent():
-    network = fl.ReLUNetwork.init(TASK, (3, 3), 0.4, (True,) * 3, key=jax.random.key(5))
-    flow = fl.gradient_flow(network, TASK, 3.0, rtol=1e-10)
-    assert len(flow.events) > 0
-
-    def loss(parameters):
-        outputs = network.with_parameters(parameters).outputs(X)
-        return jnp.sum(WEIGHTS * (outputs - Y) ** 2) / 2 / (WEIGHTS.sum() / 3)
-
-    @jax.jit
-    def limit(rate):
-        def step(_, w):
-            return jax.tree.map(lambda a, g: a - rate * g, w, jax.grad(loss)(w))
-
-        return jax.lax.fori_loop(0, jnp.round(3.0 / rate).astype(int), step, network.parameters)
-
-    errors = [apart(flow.final, network.with_parameters(limit(step))) for step in (10 * STEP, STEP)]
-    assert errors[1] < 0.2 * errors[0] < 1e-3
-
-
-@pytest.mark.slow
 def test_a_deep_linear_network_completes_a_matrix():
     """Entries of a matrix of rank one, against Diffrax on the loss written by hand."""
     size, rng = 4, np.random.default_rng(0)

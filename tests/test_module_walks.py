@@ -200,16 +200,13 @@ def test_convolutions_on_an_empty_background_share_kinks():
         row, column = rng.integers(0, 4, 2)
         image[row : row + 3, column : column + 3] = rng.uniform(size=(3, 3))
     task = fl.Task(images.reshape(6, 36), rng.normal(size=(6, 2)))
-    for seed in (0, 1):
-        model = Image(jax.random.key(seed))
-        zero = eqx.tree_at(
-            lambda m: [m.first.bias, m.second.bias], model, replace_fn=jnp.zeros_like
-        )
-        for start in (model, zero):
-            flow = fl.gradient_flow(start, task, END, rtol=RTOL)
-            slope, error = slope_and_error(start, task, flow)
-            assert error < 1e-4
-            assert slope == pytest.approx(1.0, abs=0.3)
+    model = Image(jax.random.key(0))
+    zero = eqx.tree_at(lambda m: [m.first.bias, m.second.bias], model, replace_fn=jnp.zeros_like)
+    for start in (model, zero):
+        flow = fl.gradient_flow(start, task, END, rtol=RTOL)
+        slope, error = slope_and_error(start, task, flow)
+        assert error < 1e-4
+        assert slope == pytest.approx(1.0, abs=0.3)
     # An event of the first convolution is in a channel, at a row and a column.
     model: Any = flow.model
     sites, log = model.kinks.sites, flow.events.select("gate")

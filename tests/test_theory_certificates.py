@@ -183,7 +183,7 @@ def test_none_is_exact_and_off(seed):
 
 
 # Three layers learn a mode of 1e-5 in a hundred time constants.
-HUNDREDS = {"modes": (250, -8), "white": (200, -8), "deep": (50, -5)}
+HUNDREDS = {"modes": (150, -8), "white": (110, -8), "deep": (40, -5)}
 
 
 @pytest.mark.slow
