@@ -116,7 +116,7 @@ def test_every_picture_has_a_script():
 # Captions that say in their one sentence what to see.
 IN_ONE_SENTENCE = {
     "c_4_race_pairs", "c_6_rectified_bias", "c_6_rectified_pathways", "half_gate_no_trees",
-    "half_gate_seeds", "l_effective_weights_maps", "lazy_to_rich", "lazy_to_rich_offset",
+    "half_gate_seeds", "l_effective_weights_maps", "lazy_to_rich_offset",
     "m_fig11_delta", "m_fig1_flow", "m_fig2_stages", "m_fig5_functions", "m_fig6_codes", "m_fig7",
     "m_fig7_descent", "m_fig8", "m_fig8_descent", "w_fig4", "w_fig4_width",
 }  # fmt: skip

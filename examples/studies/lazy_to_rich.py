@@ -1,5 +1,6 @@
 r"""The spread R of modes between ReLU and linear networks, from rich to lazy: with the initial
-variance it grows to that of the linearised models, and so it does at negative lambda.
+variance it grows to that of the linearised models, and so it does at negative lambda. Bars and
+bands: from the least to the largest of 6 seeds.
 
     python examples/studies/lazy_to_rich.py [--quick] [--out FOLDER]
 
@@ -389,7 +390,7 @@ def draw(data: Data) -> plt.Figure:
     figure, axes = plt.subplots(2, 2, figsize=(9.6, 8), layout="constrained")
     _draw_scale(axes[0], data)
     _draw_balance(axes[1], data)
-    _label(axes[:, 0])
+    _label(axes[0, 0])
     axes[0, 1].set_ylim(top=60)
     return figure
 
@@ -403,42 +404,39 @@ def draw_offset(data: Data) -> plt.Figure:
     colours = fl.plot.shades("relu", len(data.offset) + 1)[1:]
     for (c, found), colour in zip(sorted(data.offset.items()), colours, strict=True):
         _line(axes[0], at, spread(found), fmt="-o", color=colour, label=f"c = {c:g}")
-        axes[0].axvline(parting(c), color=colour, linewidth=0.8, linestyle="--")
+        axes[0].axvline(parting(c), color=colour, linewidth=0.9, linestyle="--",
+                        label=f"rates part, c = {c:g}")  # fmt: skip
         _line(axes[1], at, found[:, :, 0, 1] / found[:, :, 1, 1], fmt="o", color=colour,
               label=f"c = {c:g}")  # fmt: skip
         fine = np.linspace(at[0], at[-1], 60)
-        axes[1].plot(fine, [slower(delta, c) for delta in fine], color=colour, linewidth=0.9)
+        axes[1].plot(fine, [slower(delta, c) for delta in fine], "-", color=colour, linewidth=0.9,
+                     label=f"rates, c = {c:g}")  # fmt: skip
     r = data.small[:, :, 0, 1] / data.small[:, :, 1, 1]
     _line(axes[1], at, r, fmt="x", color=fl.plot.COLOURS["gated"],
           label=f"c = 1, variance {data.size.small:g}")  # fmt: skip
-    axes[0].set_title("A. Offset XOR (dashed: rates part)")
+    axes[0].set_title("A. Offset XOR")
     axes[1].axhline(1, color="0.7", linewidth=0.8)
     axes[1].set(xlabel=r"$\Delta$", ylabel="$r$ of the third coordinate",
-                title="B. The linear mode (lines: ratio of rates)")  # fmt: skip
+                title="B. The linear mode")  # fmt: skip
     axes[0].set_xlabel(r"$\Delta$")
     for ax in axes:
         ax.legend(fontsize="small")
-    _label(axes[:1])
+    _label(axes[0])
     return figure
 
 
-def _label(axes: Any) -> None:
-    """Of panels that show R, with room for the legend."""
-    for ax in axes:
-        ax.set_ylim(0, 1.3 * ax.get_ylim()[1])
-        ax.set_ylabel("spread $R$ over modes")
+def _label(ax: plt.Axes) -> None:
+    """Of a panel that shows R, with room for the legend."""
+    ax.set(ylim=(0, 1.55 * ax.get_ylim()[1]), ylabel="spread $R$ over modes")
 
 
 def _line(ax: plt.Axes, at: Any, rows: np.ndarray, **how: Any) -> None:
-    """Means over seeds (points, seeds), where most have one."""
+    """Means over seeds (points, seeds), where most have one; bars from the least to the largest."""
     few = np.isfinite(rows).mean(axis=1) < 0.75
     rows = np.where(few[:, None], np.nan, rows)
     middle = [np.nan if no else np.nanmean(row) for row, no in zip(rows, few, strict=True)]
-    wide = np.array([
-        np.nan if no else half_widths(row[np.isfinite(row)])
-        for row, no in zip(rows, few, strict=True)
-    ])  # fmt: skip
-    ax.errorbar(at, middle, wide, markersize=4, capsize=2, **how)
+    bars = np.abs(np.array([np.fmin.reduce(rows, axis=1), np.fmax.reduce(rows, axis=1)]) - middle)
+    ax.errorbar(at, middle, bars, markersize=4, capsize=2, **how)
 
 
 def _draw_scale(axes: Any, data: Data) -> None:
@@ -446,40 +444,41 @@ def _draw_scale(axes: Any, data: Data) -> None:
     for (c, found), colour in zip(data.scale.items(), ("gated", "relu"), strict=False):
         shade = fl.plot.COLOURS[colour]
         _line(axes[0], at, spread(found), fmt="-o", color=shade, label=f"flows, c = {c:g}")
-        _line(axes[0], at, spread(found, 2, 3), fmt=":", color=shade,
-              label=f"linearised, c = {c:g}")  # fmt: skip
-        axes[0].axhline(lazy_spread(c, TREE), color=shade, linewidth=0.7, linestyle="--")
+        lazy = spread(found, 2, 3)[0]  # at every variance
+        axes[0].axhline(lazy.mean(), color=shade, linestyle=":", label=f"linearised, c = {c:g}")
+        axes[0].axhspan(lazy.min(), lazy.max(), color=shade, alpha=0.12, linewidth=0)
+        axes[0].axhline(lazy_spread(c, TREE), color=shade, linewidth=0.7, linestyle="--",
+                        label=f"infinitely wide, c = {c:g}")  # fmt: skip
         _line(axes[1], at, over(found, 0, 1), fmt="-o", color=shade,
               label=f"linear, c = {c:g}")  # fmt: skip
         _line(axes[1], at, over(found, 0, 2), fmt=":s", color=shade,
               label=f"its linearised model, c = {c:g}")  # fmt: skip
-    axes[0].set_title("A. Rich to lazy (dashed: infinite width)")
+    axes[0].set_title("A. Rich to lazy")
     axes[1].set(ylabel="time of ReLU, over that of", title="B. From linear to linearised",
                 yscale="log")  # fmt: skip
     axes[1].axhline(1, color="0.7", linewidth=0.8)
     for ax in axes:
         ax.set(xscale="log", xlabel="initial variance")
-        ax.legend(fontsize="small")
+        ax.legend(fontsize="small", loc="upper right")
 
 
 def _draw_balance(axes: Any, data: Data) -> None:
     at = data.size.lambdas
-    for k, (kind, label) in enumerate(((1, "linear (Riccati)"), (2, "its linearised model"))):
-        colour = fl.plot.COLOURS["linear" if k == 0 else "gated"]
-        _line(axes[1], at, over(data.balance, 0, kind), fmt="-o", color=colour, label=label)
-    _line(axes[0], at, spread(data.balance), fmt="-o", color=fl.plot.COLOURS["relu"],
-          label="flows")  # fmt: skip
-    _line(axes[0], at, spread(data.balance, 2, 3), fmt=":s", color=fl.plot.COLOURS["gated"],
-          label="linearised")  # fmt: skip
-    axes[0].set_title(r"C. $\lambda$-balanced weights, c = 0")
+    shade = fl.plot.COLOURS["gated"]  # as above
+    for kind, label, look in ((1, "linear (Riccati)", "-o"), (2, "its linearised model", ":s")):
+        _line(axes[1], at, over(data.balance, 0, kind), fmt=look, color=shade, label=label)
+    _line(axes[0], at, spread(data.balance), fmt="-o", color=shade, label="flows")
+    beside = 1.15 * np.array(at)
+    _line(axes[0], beside, spread(data.balance, 2, 3), fmt=":s", color=shade, label="linearised")
+    axes[0].set(title=r"C. $\lambda$-balanced weights, c = 0", yscale="log", ylim=(0.005, 50),
+                ylabel="spread $R$ over modes")  # fmt: skip
     axes[1].set(ylabel="time of ReLU, over that of", yscale="log",
                 title="D. Times of a quarter of full strength",
                 xlabel=r"$\lambda$ of $W_2^T W_2 - W_1 W_1^T = \lambda I$")  # fmt: skip
     axes[1].axhline(1, color="0.7", linewidth=0.8)
-    axes[0].set_ylim(top=3.4)
     axes[1].set_ylim(0.02, 50)
-    axes[0].set(xlabel=axes[1].get_xlabel())
     for ax in axes:
+        ax.set_xlabel(axes[1].get_xlabel())
         ax.set_xscale("symlog", linthresh=1)
         ax.set_xlim(1.5 * at[0], 1.5 * at[-1])
         ax.legend(fontsize="small")
