@@ -177,8 +177,8 @@ def _flows(size: Size, seed: int) -> tuple[list[float], list[np.ndarray]]:
     for b in size.flow_biases:
         network = residual(3, 10, 40, (7, seed), b)
         run = fl.gradient_flow(
-            network, task, size.flow_time, trainable=is_weight, rtol=1e-3, observe={},
-            ts=np.linspace(0, size.flow_time, 21),
+            network, task, size.flow_time, kinks=fl.IgnoreKinks(), trainable=is_weight, rtol=1e-3,
+            observe={}, ts=np.linspace(0, size.flow_time, 21),
         )  # fmt: skip
         starts.append(float(offset(network, task)))
         losses.append(np.asarray(run.losses))
@@ -395,39 +395,53 @@ def _flow_row(data: Data) -> Row:
 
 
 def draw(data: Data) -> Figure:
-    """Learning curves; Delta and loss over b; loss over Delta; the flow."""
+    """Learning curves; Delta over b; loss over Delta; the flow."""
     figure, axes = plt.subplots(2, 2, figsize=(9.6, 7.0))
-    b = data.size.biases
-    shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(b)))
-    for k, shade in enumerate(shades):
-        axes[0, 0].plot(data.steps, data.losses[:, k].mean(axis=0), color=shade, linestyle="-",
-                        label=f"b = {b[k]:g}")  # fmt: skip
+    b, flow_b = data.size.biases, data.size.flow_biases
+    _beside(axes[0, 0], data.steps, data.losses, b)
+    axes[0, 0].set(xlabel="step of Adam", title="learning curves, beside b = 0",
+                   ylabel="loss on new samples, over that of b = 0", ylim=(0.83, 1.2))  # fmt: skip
+    for k, shade in enumerate(_shades(len(b))):
         axes[1, 0].plot(data.offsets[:, k, 0], data.losses[:, k, -1], "o", color=shade,
                         markersize=4, label=f"b = {b[k]:g}")  # fmt: skip
-    axes[0, 0].set(yscale="log", xlabel="step of Adam", ylabel="loss on new samples",
-                   title="learning curves, mean over seeds")  # fmt: skip
-    axes[1, 0].set(xlabel="Delta at the start", ylabel="final loss", title="all seeds")
+    axes[1, 0].set(xlabel="Delta at the start", ylabel="final loss",
+                   title="final loss and Delta, all seeds")  # fmt: skip
+    axes[1, 0].legend(fontsize="small", frameon=False)
     for gain, rows in data.initial.items():
-        _band(axes[0, 1], data.size.grid, rows, f"Delta, preactivation variance {gain**2 / 3:.2g}")
-        axes[0, 1].axvline(gain * np.sqrt(1 / (6 * np.pi)), color="0.6", linestyle=":")
-    axes[0, 1].set(xlabel="b", ylabel="Delta at the start",
-                   title=r"dotted: $\sqrt{v / 2 \pi}$")  # fmt: skip
-    flow_b = data.size.flow_biases
-    for k, shade in enumerate(plt.get_cmap("viridis")(np.linspace(0, 0.9, len(flow_b)))):
-        axes[1, 1].plot(data.flow_ts, data.flow_losses[:, k].mean(axis=0), color=shade,
-                        linestyle="-", label=f"b = {flow_b[k]:g}")  # fmt: skip
-    axes[1, 1].set(yscale="log", xlabel="flow time $t$ (units of $\\tau$)", ylabel="loss",
-                   title="gradient flow, 3 blocks")  # fmt: skip
-    for ax in axes.flat:
-        ax.legend(fontsize="small", frameon=False)
+        v = gain**2 / 3
+        _band(axes[0, 1], data.size.grid, rows, f"preactivations of variance v = {v:.2g}")
+        least = axes[0, 1].axvline(np.sqrt(v / (2 * np.pi)), color="0.6", linestyle=":")
+    least.set_label(r"$\sqrt{v / 2 \pi}$")
+    axes[0, 1].set(xlabel="b", ylabel="Delta at the start", title="Delta over b",
+                   ylim=(0, 0.95))  # fmt: skip
+    axes[0, 1].legend(fontsize="small", loc="upper center", framealpha=1, edgecolor="white")
+    _beside(axes[1, 1], data.flow_ts, data.flow_losses, flow_b)
+    axes[1, 1].set(xlabel="flow time $t$ (units of $\\tau$)", ylabel="loss, over that of b = 0",
+                   title="gradient flow, 3 blocks, beside b = 0")  # fmt: skip
     return figure
 
 
-def _band(ax: Any, x: Any, rows: np.ndarray, label: str) -> None:
+def _shades(number: int) -> np.ndarray:
+    """One colour for each b, in their order."""
+    return plt.get_cmap("viridis")(np.linspace(0, 0.9, number))
+
+
+def _beside(ax: Any, x: Any, losses: np.ndarray, biases: tuple[float, ...]) -> None:
+    """Loss over that of the first b, seed by seed, of (seeds, b, T), with its interval."""
+    ratios = losses / losses[:, :1]
+    for k, shade in enumerate(_shades(len(biases))):
+        _band(ax, x, ratios[:, k], f"b = {biases[k]:g}", shade)
+    last = np.argsort(ratios[..., -1].mean(axis=0))[::-1]  # listed as the curves end
+    handles, labels = ax.get_legend_handles_labels()
+    ax.legend([handles[k] for k in last], [labels[k] for k in last], fontsize="small",
+              frameon=False, loc="upper right", ncols=2)  # fmt: skip
+
+
+def _band(ax: Any, x: Any, rows: np.ndarray, label: str, colour: Any = None) -> None:
     """Mean over seeds with its interval."""
     middle = rows.mean(axis=0)
     half = np.array([half_width(column) for column in rows.T])
-    (line,) = ax.plot(x, middle, linestyle="-", label=label)
+    (line,) = ax.plot(x, middle, linestyle="-", label=label, color=colour)
     ax.fill_between(x, middle - half, middle + half, color=line.get_color(), alpha=0.2, linewidth=0)
 
 

@@ -1,6 +1,6 @@
 r"""C: disentanglement is not the default: rotated factors in linear and ReLU networks. See: linear
 modes are disentangled where factors are not rotated (dashed), hidden units hardly more than random
-ones; the linear loss does not tell a rotation.
+ones. A rotation changes the linear loss by rounding alone (right).
 
 Inputs and targets are $x = y = S R(\theta) z$: four independent factors z of variance 1, mixed by a
 rotation in the planes (1, 2) and (3, 4), and stretched by S. The factors take three values each, in
@@ -134,6 +134,8 @@ def numbers(data: Data) -> dict[str, Any]:
         rows = [data.units[kind, angle].mean() for angle in data.size.angles]
         found[f"disentanglement of hidden units, {kind}"] = rows
     found["of linear modes"] = [data.modes[angle].mean() for angle in data.size.angles]
+    for kind in ("linear", "relu"):
+        found[f"change of the loss, {kind}"] = differences(data, kind).mean(axis=1)
     found["of random units"] = [data.chance[angle].mean() for angle in data.size.angles]
     return found
 
@@ -143,16 +145,18 @@ def judge(data: Data) -> list[Row]:
     return [_unit_row(data), _blind_row(data), _mode_row(data)]
 
 
+def differences(data: Data, kind: str) -> np.ndarray:
+    """Largest differences of losses from those at the first angle, over the first loss.
+
+    Same initial weights at every angle; (angles but the first, seeds).
+    """
+    first, *others = (data.losses[kind, angle] for angle in data.size.angles)
+    return np.array([np.max(np.abs(other - first), axis=1) / first[:, 0] for other in others])
+
+
 def _blind_row(data: Data) -> Row:
-    first, *others = data.size.angles
-    off = {
-        kind: max(
-            float(np.max(np.abs(data.losses[kind, angle] - data.losses[kind, first])))
-            / float(data.losses[kind, first].max())
-            for angle in others
-        )
-        for kind in ("linear", "relu")
-    }
+    first = data.size.angles[0]
+    off = {kind: differences(data, kind).max() for kind in ("linear", "relu")}
     return Row(
         claim="The linear flow cannot tell factors from their rotations, as it sees the data's "
         "covariances only",
@@ -214,7 +218,7 @@ def _mode_row(data: Data) -> Row:
 
 
 def draw(data: Data) -> Figure:
-    """Disentanglement over the angle; losses."""
+    """Disentanglement over the angle; what a rotation changes of the losses."""
     figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.6))
     angles = data.size.angles
     rows = {
@@ -233,12 +237,17 @@ def draw(data: Data) -> Figure:
         )  # fmt: skip
     axes[0].set(xlabel="rotation of the factors (degrees)", ylabel="disentanglement",
                 ylim=(0, 1.05))  # fmt: skip
-    looks = (("linear", angles[0], linear, "-"), ("linear", angles[-1], "k", ":"),
-             ("relu", angles[0], relu, "-"), ("relu", angles[-1], "0.4", "--"))  # fmt: skip
-    for kind, angle, colour, dash in looks:
-        axes[1].plot(data.ts, data.losses[kind, angle][0], color=colour, linestyle=dash,
-                     label=f"{'ReLU' if kind == 'relu' else kind}, {angle:g}°")  # fmt: skip
-    axes[1].set(xlabel="flow time $t$ (units of $\\tau$)", ylabel="loss", title="seed 0")
+    for kind, colour, mark in (("linear", linear, "s"), ("relu", relu, "D")):
+        off = differences(data, kind)
+        axes[1].errorbar(
+            angles[1:], off.mean(axis=1), [half_width(v) for v in off], color=colour, fmt=mark,
+            linestyle="-", markersize=4, capsize=3,
+            label="ReLU network" if kind == "relu" else "linear network",
+        )  # fmt: skip
+    axes[1].set(xlabel="rotation of the factors (degrees)", yscale="log", ylim=(1e-16, 1),
+                xlim=axes[0].get_xlim(), ylabel="largest change of the loss, in $L(0)$",
+                title="how much a rotation changes the loss")  # fmt: skip
+    axes[0].set_title("what reads single factors")
     for ax in axes:
         ax.legend(fontsize="small", frameon=False)
     return figure

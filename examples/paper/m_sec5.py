@@ -1,6 +1,7 @@
 r"""M Sec. 5, App. B and App. F.2: what the theory assumes, and whether its first step is needed.
 See: the first mode is aligned (blue) before the loss moves. With bias (filled) the outputs of ReLU
-networks stay nearer to those of linear ones, also where the mean target is zero (lower left).
+networks stay nearer to those of linear ones, once time is stretched by the factor that fits best;
+also where the mean target is zero (lower left).
 
 Claims of the text that have no figure, on one-hot inputs with 64 hidden units and variance 2e-4:
 
@@ -327,8 +328,8 @@ def draw(data: Data) -> Figure:
     _bars(data, axes[1, 0], {c: [data.maps[t, c][:, 1] for t in tasks] for c in (1.0, 0.0)},
           tasks)  # fmt: skip
     axes[1, 0].axhline(MAPS.same, color="0.6", linewidth=0.8, linestyle="-")
-    axes[1, 0].set(title="ReLU from linear, best stretch of time", ylabel="distance of the outputs",
-                   ylim=(0, 0.25))  # fmt: skip
+    axes[1, 0].set(title="ReLU from linear, time stretched to fit",
+                   ylabel="distance of the outputs", ylim=(0, 0.25))  # fmt: skip
     on = {c: [data.on[t, c][:, 0] for t in tasks] for c in (1.0, 0.0)}
     _bars(data, axes[1, 1], on, tasks)
     closed = [data.on[t, 1.0][:, 1].mean() for t in tasks]
@@ -348,8 +349,9 @@ def _draw_early(data: Data, ax: Axes) -> None:
     ax.plot(ts, losses / losses[0], color="black", linestyle="-", label="loss / $L(0)$")
     ax.plot(ts, data.aligned[0], color=colour, linestyle="-", label="alignment, first mode")
     balance = grouped(data.balance[0], "tree", 1.0)
-    for k, dash in enumerate(("-.", "--", ":", (0, (5, 1, 1, 1)))):
-        ax.plot(ts, balance[:, k], color=fl.plot.COLOURS["gated"], linestyle=dash,
+    dashes = ((0, (6, 1)), "-.", (0, (3, 2)), ":")  # the later, the lighter
+    for k, (dash, shade) in enumerate(zip(dashes, fl.plot.shades("gated", 4), strict=True)):
+        ax.plot(ts, balance[:, k], color=shade, linestyle=dash,
                 label=f"balance, singular value {k + 1}")  # fmt: skip
     ax.set(title="linear network: aligned before the loss moves", ylabel="share or cosine",
            xlabel="flow time $t$ (units of $\\tau$)", xlim=(0, 8), ylim=(-0.1, 1.05))  # fmt: skip
