@@ -171,7 +171,7 @@ def picture(entries: list[dict], path: Any) -> None:
         axis.set(xlim=(0, 10), ylim=(10.5, 0.5), yticks=[1, 2, 4, 6, 8, 10])
         axis.set_xticks([0, 0.1, 1, 10], ["0", "0.1", "1", "10"])
         axis.set_xlabel("bias strength c")
-        axis.plot([], [], color="grey", lw=1.0, linestyle="-", label="condition holds from")
+        axis.plot([], [], color="grey", lw=1.0, linestyle="-", label="condition")
         axis.legend(loc="upper left", bbox_to_anchor=(0, 0.92))
     axes[0].set_ylabel("rank of the mode that overlaps most\n(1: learned first)")
     if others:

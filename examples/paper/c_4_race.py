@@ -421,11 +421,9 @@ def draw(data: Data) -> Figure:
     k = min(2, data.size.shown)
     race, pair = data.races[k], ("in0", "out0")
     which = [n for n, p in enumerate(race.pathways) if (p.source, p.target) == pair]
-    which += [n for n, p in enumerate(race.pathways) if p.nodes[:1] == ("in1",)
-              and p.target == "out1" and "low" in p.nodes]  # fmt: skip
     fl.plot.pathways(data.runs[k], race, axes[0, 0], shown=which, graph=axes[0, 1])
-    axes[0, 0].set(title=f"A. the race, M = {data.size.shown}, K = {k}", xlim=(0, 120))
-    axes[0, 1].set_title("B. its graph, and the pathways of A")
+    axes[0, 0].set(title=f"A. the race of one pair, M = {data.size.shown}, K = {k}", xlim=(0, 120))
+    axes[0, 1].set_title("B. all pairs' graph, and the pathways of A")
     for n, (active, share) in enumerate(data.ahead.items()):
         look = {"color": f"C{n}", "marker": "osD^"[n], "markersize": 4}
         unit = expected(data.size, active)
