@@ -165,7 +165,9 @@ with fl.plot.style():
         xlabel=r"flow time $t$ (units of $\tau$)", ylabel="distance over its end", xlim=(0, 40)
     )
     axes[1].legend(frameon=False, loc="lower right")
-    fl.plot.representations(points, axes[2])
+    colours = ["C0"] * 4 + ["C1"] * 2 + ["C2"] * 2
+    labels = ["items 0 to 3", *"___", "items 4, 5", "_", "items 6, 7", "_"]  # a branch, one name
+    fl.plot.representations(points, axes[2], labels=labels, colours=colours)
     axes[0].set(xlim=(0, 40), title="modes")
     axes[1].set_title("hidden distances")
     axes[2].set_title("hidden layer, two directions")
