@@ -1,5 +1,5 @@
 r"""C: deep linear networks in singular learning theory: the learning coefficient, measured. See:
-measured points lie on the closed form, the diagonal in the middle.
+measured curves come to the closed form (left); what they come to lies on the diagonal (middle).
 
 The volume of weights with $K(W) = \frac12 \|W_L \cdots W_1 - W^*\|^2 < \epsilon$ goes as
 $\epsilon^\lambda (-\log \epsilon)^{m - 1}$, and the mean of K over the Gibbs measure
@@ -303,35 +303,53 @@ def _flow_row(data: Data) -> Row:
 
 def draw(data: Data) -> Figure:
     """beta <K> over beta; measured over closed; the flows' ends."""
-    figure, axes = plt.subplots(1, 3, figsize=(10.2, 3.8))
-    for n, (case, curves) in enumerate(data.curves.items()):
-        closed = fl.theory.learning_coefficient(*case)
-        colour = plt.get_cmap("tab10")(n % 10)
-        axes[0].plot(data.betas, curves.mean(axis=0), color=colour, linestyle="-",
-                     label=named(case))  # fmt: skip
-        axes[0].axhline(closed.coefficient, color=colour, linestyle=":", linewidth=0.8)
-        found = estimates(data, case)
-        axes[1].errorbar(closed.coefficient, found.mean(), half_width(found), fmt="o",
-                         color=colour, markersize=4, capsize=3)  # fmt: skip
-    most = max(fl.theory.learning_coefficient(*case).coefficient for case in data.curves)
-    axes[1].plot([0, most], [0, most], color="0.6", linestyle=":", zorder=0)
-    axes[0].set(xscale="log", xlabel=r"inverse temperature $\beta$", title="dotted: closed form",
-                ylabel=r"$\beta \langle K \rangle$")  # fmt: skip
+    figure, axes = plt.subplots(1, 3, figsize=(10.2, 3.8), width_ratios=(1.35, 1, 1))
+    levels = levels_of(data)
+    for (value, cases), colour in zip(levels.items(), fl.plot.shades("linear", len(levels)),
+                                      strict=True):  # fmt: skip
+        _draw_level(data, axes[0], value, cases, colour)
+        for case in cases:
+            found = estimates(data, case)
+            axes[1].errorbar(value, found.mean(), half_width(found), fmt="o", color=colour,
+                             markersize=4, capsize=3)  # fmt: skip
+    axes[1].plot([0, max(levels)], [0, max(levels)], color="0.6", linestyle=":", zorder=0)
+    last = np.log10(data.size.last)
+    axes[0].set(xscale="log", ylabel=r"$\beta \langle K \rangle$", xlim=(5e-3, 10 ** (2.2 * last)),
+                title=r"comes to $\lambda$ in closed form (dotted)",
+                xticks=10.0 ** np.arange(-2, last + 1, 2))  # fmt: skip
+    axes[0].minorticks_off()
+    axes[0].set_xlabel(r"inverse temperature $\beta$", x=0.3)
     axes[1].set(xlabel=r"$\lambda$, closed form", ylabel=r"$\lambda$, measured",
-                title="95 % over seeds")  # fmt: skip
+                title="bars: 95 % over seeds")  # fmt: skip
     for n, (norm, curves) in enumerate(data.local.items()):
         axes[2].plot(data.betas, curves.mean(axis=0), color=f"C{n}", linestyle="-",
                      label=f"from norm {norm:g}")  # fmt: skip
     closed = fl.theory.learning_coefficient(*data.size.flow_case)
     axes[2].axhline(closed.coefficient, color="0.6", linestyle=":")
-    axes[2].set(xscale="log", xlabel=r"inverse temperature $\beta$",
+    axes[2].set(xscale="log", ylim=(-1.5, None), xlabel=r"inverse temperature $\beta$",
                 ylabel=r"local $\beta \langle K \rangle$",
                 title=f"around the flow's end,\n{named(data.size.flow_case)}")  # fmt: skip
-    # Beside the diagonal there is room for the cases of the first two panels.
-    axes[1].legend(*axes[0].get_legend_handles_labels(), fontsize="small", frameon=False,
-                   handlelength=1.0, loc="lower right")  # fmt: skip
-    axes[2].legend(fontsize="small", frameon=False)
+    axes[2].legend(fontsize="small", frameon=False, loc="lower right")
     return figure
+
+
+def levels_of(data: Data) -> dict[float, list[Case]]:
+    """The cases of each coefficient, in closed form, in its order."""
+    found: dict[float, list[Case]] = {}
+    for case in data.curves:
+        value = float(fl.theory.learning_coefficient(*case).coefficient)
+        found.setdefault(value, []).append(case)
+    return dict(sorted(found.items()))
+
+
+def _draw_level(data: Data, ax: Any, value: float, cases: list[Case], colour: Any) -> None:
+    """The curves that come to one coefficient, named behind their ends."""
+    for n, case in enumerate(cases):
+        ax.plot(data.betas, data.curves[case].mean(axis=0), ("-", "--", "-.")[n], color=colour)
+    ax.plot(data.betas[[0, -1]], [value, value], color=colour, linestyle=":", linewidth=0.8)
+    names = ", ".join("-".join(map(str, widths)) for widths, _ in cases)
+    ax.text(2 * data.betas[-1], value, f"{names} rank {cases[0][1]}", fontsize="small",
+            va="center")  # fmt: skip
 
 
 STUDY = Study("c_7_learning_coefficient", SIZES, compute, draw, numbers, judge)
