@@ -1,8 +1,13 @@
-"""The directives `pictures` and `plots`: committed figures, each with what makes it."""
+"""The directives `pictures` and `plots`: committed figures, each with what makes it.
+
+`python docs/_tools/gallery.py` writes the same into `docs/gallery.md` as plain Markdown, for who
+reads the page unbuilt; the build has the directives in its place.
+"""
 
 import ast
 import inspect
 import json
+import os
 import pathlib
 import re
 
@@ -24,6 +29,8 @@ FIGURE = """\
 """
 PLOTS = ROOT / "docs" / "_static" / "plot"
 LINK = "{{py:obj}}`fl.plot.{0} <flowlin.plot.{0}>`"
+PAGE = ROOT / "docs" / "gallery.md"
+PLACE = re.compile(r"(<!-- \{(\w+)\}([^>]*) -->\n).*?(<!-- until here -->\n)", re.S)
 PLAIN = re.compile(r"(\$[^$]*\$|`[^`]*`)|([*_])")  # formulas and code; what must be escaped
 
 
@@ -105,8 +112,51 @@ def said(name: str) -> str:
     return (inspect.getdoc(getattr(fl.plot, name)) or "").split("\n\n")[0]
 
 
+def in_plain_markdown(text: str) -> str:
+    """The gallery's page with its figures between the comments that stand for directives."""
+
+    def filled(found: re.Match[str]) -> str:
+        directive, folders = found[2], [ROOT / folder for folder in found[3].split()]
+        shown = plain_plots() if directive == "plots" else plain_pictures(*folders)
+        return f"{found[1]}\n{shown}\n{found[4]}"
+
+    return PLACE.sub(filled, text)
+
+
+def plain_pictures(pictures: pathlib.Path, scripts: pathlib.Path) -> str:
+    """The figures in one folder, made by the scripts in the other, as plain Markdown."""
+    return "\n".join(
+        plain(picture, caption(picture, script := script_of(picture, scripts)), script, script.name)
+        for picture in sorted(pictures.glob("*.png"), key=natural)
+    )
+
+
+def plain_plots() -> str:
+    """The pictures of `fl.plot`, as plain Markdown."""
+    found = sorted(PLOTS.glob("*.png"))
+    drawing = [inspect.unwrap(getattr(fl.plot, picture.stem)) for picture in found]
+    makers = [pathlib.Path(inspect.getsourcefile(one) or "") for one in drawing]
+    return "\n".join(
+        plain(picture, said(picture.stem), maker, f"fl.plot.{picture.stem}")
+        for picture, maker in zip(found, makers, strict=True)
+    )
+
+
+def plain(picture: pathlib.Path, text: str, maker: pathlib.Path, name: str) -> str:
+    """A figure with its caption and a link to what made it, relative to the gallery's page."""
+    source, link = (
+        pathlib.PurePath(os.path.relpath(path, PAGE.parent)).as_posix() for path in (picture, maker)
+    )
+    escaped = PLAIN.sub(lambda found: found[1] or f"\\{found[2]}", text)
+    return f"![{picture.stem}]({source})\n\n{escaped} [`{name}`]({link})\n"
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Sphinx's door."""
     app.add_directive("pictures", Pictures)
     app.add_directive("plots", Plots)
     return {"parallel_read_safe": True}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(in_plain_markdown(PAGE.read_text()))

@@ -2,6 +2,7 @@
 
 - `<!-- {walk} -->`, which a code host does not show, is the builder's block of that name, and
   `<!-- (name)= -->` a place of that name.
+- What stands between such a block and `<!-- until here -->` is for who reads the page unbuilt.
 - A line that ends with `<!-- .. autoclass:: flowlin.name :members: a, b -->` links to a name's
   source and says what it is; the build has the name's docstring in its place. One that ends with
   `<!-- {include} path -->` links to a file, and the build has what is in the file.
@@ -19,6 +20,7 @@ from sphinx.application import Sphinx
 
 MARK = re.compile(r"^(# )?<!-- (?:(\{[\w-]+\}.*)|(\([\w-]+\)=)) -->$", re.M)
 INSTEAD = re.compile(r"^.*\S <!-- (?:\.\. (\S+:: \S+)|(\{\w+\} [\w./]+))(.*) -->$", re.M)
+UNBUILT = re.compile(r"^(<!-- \{\w+\}.* -->\n)(?:(?!<!-- \{).*\n)*?<!-- until here -->\n", re.M)
 OPTION = re.compile(r"(:[\w-]+:[^:]*)")
 BELOW = re.compile(r"(?<!!)\[[^][]+\]\((?!\w+:)((?:[\w-]+/index|[\w-]+)\.(?:md|py))\)")
 NAME = re.compile(r"(fl\.[\w.]+)(?:\(.*\))?", re.S)
@@ -40,6 +42,7 @@ def with_blocks(text: str) -> str:
         lines = ["```{eval-rst}", f".. {found[1]}", *(f"   {option}" for option in options), "```"]
         return "\n".join(lines)
 
+    text = UNBUILT.sub(r"\1", text)
     return INSTEAD.sub(replacement, MARK.sub(block, text))
 
 

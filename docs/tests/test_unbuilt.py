@@ -13,6 +13,8 @@ from sphinx import addnodes
 DOCS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(DOCS / "_tools"), str(DOCS / "reference")]
 
+import gallery
+import letters
 import notebooks
 import reference_pages
 import unbuilt
@@ -49,6 +51,27 @@ def test_comments_stand_for_blocks_and_places():
     )
     text = "[x](x.py) <!-- {literalinclude} ../x.py :language: python -->\n"
     assert unbuilt.with_blocks(text) == "```{literalinclude} ../x.py\n:language: python\n```\n"
+
+
+def test_what_a_block_has_in_its_place_unbuilt_is_left_out_of_the_build():
+    text = "<!-- {plots} -->\n\n![a](b.png)\n\n<!-- until here -->\nend\n<!-- {walk} -->\nmore\n"
+    assert unbuilt.with_blocks(text) == "```{plots}\n```\nend\n```{walk}\n```\nmore\n"
+
+
+def test_the_gallery_shows_all_pictures_unbuilt():
+    """`python docs/_tools/gallery.py` brings it up to date."""
+    text = (DOCS / "gallery.md").read_text()
+    assert text == gallery.in_plain_markdown(text)
+    shown = re.findall(r"^!\[[\w-]+\]\((\S+)\)$", text, re.M)
+    assert {(DOCS / path).resolve() for path in shown} == {
+        picture for picture in letters.pictures() if "docs/_static" not in picture.as_posix()
+    } | set(gallery.PLOTS.glob("*.png"))
+    captions = re.findall(r"^!\[.*\)\n\n(\S.*) \[`[\w.]+`\]\((\S+)\)$", text, re.M)
+    assert len(captions) == len(shown) == len(set(shown))
+    assert all((DOCS / maker).is_file() for _, maker in captions)
+    built = unbuilt.with_blocks(text)
+    assert "![" not in built
+    assert built.count("```{p") == 5
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda p: p.stem)
