@@ -285,9 +285,10 @@ class VerdictTable(SphinxDirective):
         yield nodes.raw("", behind, format="html")
         for name in (f"results/{picture_of(row)}.png", f"{study}.py", f"results/{study}.json"):
             text = nodes.literal("", pathlib.PurePath(name).name)
-            yield addnodes.download_reference(
+            link = addnodes.download_reference(
                 "", "", text, reftarget=f"{folder}/{name}", refdoc=self.env.docname
             )
+            yield nodes.inline("", "", link)
         yield nodes.raw("", "</p></article>", format="html")
 
 

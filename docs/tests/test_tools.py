@@ -1,5 +1,6 @@
 """What the build is made with: the check of built pages, links that lead out, captions, tables."""
 
+import os
 import pathlib
 import re
 import sys
@@ -11,6 +12,8 @@ import pytest
 from docutils import nodes
 from PIL import Image
 from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import docutils_namespace
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent
 ROOT = DOCS.parent
@@ -63,6 +66,31 @@ def test_links_out_of_the_pages_hand_out_files():
     text = [f"[a](../benchmarks/README.md) [e](_figures/speed.py) {rest}"]
     repository_links.hand_out(types.SimpleNamespace(srcdir=DOCS), "index", text)
     assert text[0] == f"[a](path:../benchmarks/README.md) [e](path:_figures/speed.py) {rest}"
+
+
+def test_scripts_and_tables_that_pages_link_to_have_pages(tmp_path):
+    """As a build of one page sees them; what else is linked to is handed out."""
+    for name in ("source", "site"):
+        (tmp_path / name).mkdir()
+    files = ("docs/_figures/speed.py", "benchmarks/results/bias_rank.md", "CITATION.cff")
+    links = (f"[a]({os.path.relpath(ROOT / file, tmp_path / 'source')})" for file in files)
+    (tmp_path / "source/index.md").write_text("\n".join(["# Title", *links]))
+    options = {"extensions": ["myst_parser", "repository_links"], "html_theme": "furo"}
+    with docutils_namespace():
+        Sphinx(
+            tmp_path / "source", None, tmp_path / "site", tmp_path / "trees", "html", options,
+            status=None, warningiserror=True,
+        ).build()  # fmt: skip
+    page = (tmp_path / "site/index.html").read_text()
+    for file in files[:2]:
+        assert f'href="files/{file}.html"' in page
+    assert re.findall(r'href="_downloads/\w+/([\w.]+)"', page) == ["CITATION.cff"]
+    script, table = ((tmp_path / f"site/files/{file}.html").read_text() for file in files[:2])
+    assert "highlight" in script
+    assert '<div class="table-wrapper"><table' in table
+    assert repository_links.markdown("[a](b.md) ![c](d.png) [e](https://f.org)") == (
+        '<p>a c <a href="https://f.org">e</a></p>\n'
+    )
 
 
 @pytest.mark.parametrize(
