@@ -1,4 +1,4 @@
-"""Colours of the verdicts' cards stand out from their ground, in the light and in the dark.
+"""Colours of verdicts' cards and of the figure that moves stand out, in the light and in the dark.
 
 What a colour variable is, is read in the theme's style sheet and then in the site's own.
 """
@@ -78,9 +78,18 @@ def test_cards_of_verdicts_stand_out(dark):
         assert contrast(colour(known[name], known), ground) >= TEXT, name
 
 
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_lines_of_the_figure_that_moves_stand_out(dark):
+    known = variables(THEME, dark) | variables(OWN, dark)
+    ground = colour(known["--color-background-primary"], known)
+    for name in ("--on", "--sliding", "--flow", "--descent"):
+        assert contrast(colour(known[name], known), ground) >= LINE, name
+
+
 def test_both_ways_into_the_dark_have_the_same_colours():
     """By the reader's choice on the page, and by that of the system."""
-    rules = [(selector, body) for selector, body in RULE.findall(OWN) if "article" in selector]
+    rules = RULE.findall(OWN)
     chosen = [body.split() for selector, body in rules if 'data-theme="dark"' in selector]
     asked = [body.split() for selector, body in rules if "body:not(" in selector]
-    assert chosen == asked != []
+    assert chosen == asked
+    assert len(chosen) == 2
