@@ -18,6 +18,7 @@ from sphinx.application import Sphinx
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(?<!!)(\[[^][]*\]\()((?!\w+:)[^)#\s]+)\)")
 WITHIN = re.compile(r"!?\[([^][]*)\]\((?!\w+:)[^)\s]+\)")  # leads nowhere from a page of its own
+NUMBER = re.compile(r"(?<=[>\s(])\d[\d.]*e[-+]\d+(?=[<\s,;:)])")
 SHOWN = (".md", ".py")
 
 
@@ -67,9 +68,10 @@ def shown(app: Sphinx, path: pathlib.Path) -> str:
 
 
 def markdown(text: str) -> str:
-    """Markdown as HTML, its links within the repository as text."""
+    """Markdown as HTML, its links within the repository as text, its numbers unbroken."""
     made = MarkdownIt("commonmark").enable("table").render(WITHIN.sub(r"\1", text))
     made = made.replace("<table>", '<div class="table-wrapper"><table class="docutils">')
+    made = NUMBER.sub(r'<span class="number">\g<0></span>', made)
     return made.replace("</table>", "</table></div>")
 
 

@@ -88,6 +88,7 @@ def test_scripts_and_tables_that_pages_link_to_have_pages(tmp_path):
     script, table = ((tmp_path / f"site/files/{file}.html").read_text() for file in files[:2])
     assert "highlight" in script
     assert '<div class="table-wrapper"><table' in table
+    assert repository_links.markdown("1.2e-3, a").count('<span class="number">1.2e-3</span>') == 1
     assert repository_links.markdown("[a](b.md) ![c](d.png) [e](https://f.org)") == (
         '<p>a c <a href="https://f.org">e</a></p>\n'
     )
