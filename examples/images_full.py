@@ -262,7 +262,7 @@ def draw(
     if flow.losses[-1] <= 1.2 * level:
         ax.axhline(level, color="0.6", lw=0.9, ls="--", label=f"loss {level:g}")
     ax.set(title="loss", ylim=(0, None))
-    ax.legend(frameon=False, fontsize=8)
+    ax.legend(frameon=False, fontsize="small")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", fl.LinearizationWarning)  # as the figure shows
         for q, colour in zip(QUANTILES, fl.plot.shades("relu", len(QUANTILES)), strict=True):
@@ -274,7 +274,7 @@ def draw(
     closed = linear.strength(flow.ts[:, None])
     rho = 0.5 * modes.full_strength
     fl.plot.modes(flow, modes, axes[2], rho=rho, closed=closed, share=True, shown=shown.tolist())
-    axes[2].set_title("first five modes; dotted: linear, closed form")
+    axes[2].set_title("first five modes; linear: dotted")
 
 
 def main() -> None:
@@ -314,7 +314,7 @@ def main() -> None:
         report(descent, modes, closed, f"descent, batches of {BATCH}")
     given.out.mkdir(parents=True, exist_ok=True)
     saved(given, flow, modes, closed, descent)
-    figure, axes = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(10.2, 4.0), layout="constrained")
     draw(axes, flow, modes, linear, given.loss)
     if descent is not None:
         fl.plot.losses({"descent": descent}, axes[0])
