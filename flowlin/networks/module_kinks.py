@@ -71,12 +71,18 @@ class _Fact(NamedTuple):
     place: str = ""
 
 
-@saveable()
+@saveable(in_loss=0, loss_unknown_because="")
 class ModuleKinks(NamedTuple):
-    """Facts of a module's kinks: where they are, or why that cannot be told."""
+    """Facts of a module's kinks: where they are, or why that cannot be told.
+
+    - `in_loss`: how many of the `sites`, the last ones, are those of the run's loss.
+    - `loss_unknown_because`: why nothing is known of those of the loss, where that is so.
+    """
 
     sites: tuple[KinkSite, ...] = ()
     unknown_because: str = ""
+    in_loss: int = 0
+    loss_unknown_because: str = ""
 
 
 class Refusal(NamedTuple):

@@ -201,9 +201,11 @@ class ForeignModel(AbstractModel):
             return "unknown", f"the program of {self.name} was not looked at"
         if self.kinks.unknown_because:
             return "unknown", f"{self.name}: {self.kinks.unknown_because}"
+        of_loss = self.kinks.loss_unknown_because
+        of_loss = of_loss and f"; kinks of the loss are not known: {of_loss}"
         if not self.kinks.sites:
-            return "none", f"the program of {self.name} has smooth operations alone"
-        return "known", f"of {self.name}: {describe_sites(self.kinks.sites)}"
+            return "none", f"the program of {self.name} has smooth operations alone{of_loss}"
+        return "known", f"of {self.name}: {describe_sites(self.kinks.sites)}{of_loss}"
 
     @property
     def sample_gates(self) -> tuple[Array | None, ...]:

@@ -66,6 +66,7 @@ from flowlin.runs.stiffness import TOO_SHORT, StiffnessCheck
 from flowlin.tasks.task import Task
 from flowlin.training.function_loss import AnyLoss
 from flowlin.training.loss import Loss
+from flowlin.training.loss_kinks import with_loss_kinks
 from flowlin.training.problem import Problem
 from flowlin.training.rules import AbstractRule, Gradient
 from flowlin.training.schedule import Schedule, TimeConstant
@@ -214,7 +215,7 @@ def gradient_flow(
     # As `checked` leaves them.
     network, events, loss = cast(AbstractModel, network), cast(tuple, events), cast(Loss, loss)
     tolerances, ts = validate_tolerances(rtol, atol, stepsize_controller), validate_times(t1, ts)
-    network = _prepare_network(network, task, ts, observe)
+    network = _prepare_network(network, task, loss, ts, observe)
     check_options(network, tolerances.rtol, modified_rate, kinks)
     warn_precision(network.dtype, task.x.dtype, tolerances.rtol is not None)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
@@ -292,9 +293,9 @@ def _step_watches(
 
 
 def _prepare_network(
-    network: AbstractModel, task: Task, ts: Any, observe: Observe | None
+    network: AbstractModel, task: Task, loss: Loss, ts: Any, observe: Observe | None
 ) -> AbstractModel:
-    """Return the network, a module with what its program shows of its kinks.
+    """Return the network, a module with what its program and its loss's show of their kinks.
 
     **Raises:** `ValueError` for a network that is not the task's, or holds NaN; also where the
     networks at so many times do not fit into memory.
@@ -305,7 +306,9 @@ def _prepare_network(
         require_saved_memory(
             network, len(ts), "ts", f"{len(ts)} times", "Save fewer, or use `observe`"
         )
-    return network.with_kinks(task.inputs) if isinstance(network, ForeignModel) else network
+    if isinstance(network, ForeignModel):
+        return with_loss_kinks(network.with_kinks(task.inputs), task, loss)
+    return network
 
 
 def extend_flow(

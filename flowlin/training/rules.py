@@ -15,6 +15,7 @@ from flowlin.networks.graph import GatedGraph
 from flowlin.networks.network_kinds import LinearNetwork
 from flowlin.tasks.task import Task, has_entry_weights
 from flowlin.training.loss import Loss
+from flowlin.training.loss_kinks import round_off
 from flowlin.training.objective import AbstractObjective, Decay, FullData, with_decay
 from flowlin.training.squared_error import SquaredError
 from flowlin.training.statistics import GraphStatistics, LinearStatistics, is_cheaper
@@ -113,7 +114,8 @@ def choose_objective(
 
     `width`: z over which kinks are rounded off, or None.
     """
-    plain: AbstractObjective = FullData(task, loss, width, task.shards)
+    rounded = round_off(loss, width, task.outputs, task.y.dtype)
+    plain: AbstractObjective = FullData(task, rounded, width, task.shards)
     # With weights of entries every output has statistics of its own.
     if isinstance(loss, SquaredError) and not has_entry_weights(task):
         # With fewer samples than inputs the samples hold fewer numbers than Sigma_x.

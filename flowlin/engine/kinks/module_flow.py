@@ -17,6 +17,7 @@ from flowlin.networks.kink_program import KinkProgram, outputs_and_preactivation
 from flowlin.networks.modules import ForeignModel
 from flowlin.tasks.task import Task
 from flowlin.training.loss import Loss
+from flowlin.training.loss_kinks import ModuleWithLoss, joined_with_loss
 from flowlin.training.objective import Decay, add_decay
 
 PROBES = 4  # random directions by which scales are estimated
@@ -58,20 +59,24 @@ class ModuleFlow(AbstractSlidingFlow):
     array that a number belongs to, and the drive of outputs' errors of random signs for C.
     """
 
-    network: ForeignModel
-    task: Task
+    network: ForeignModel | ModuleWithLoss
+    task: Task  # of rows [x, y] where the loss is in the graph
     loss: Loss
     tau: PyTree
     decay: Decay | None
-    zero_output_error: Array  # size of e at zero outputs
+    zero_output_error: Array  # size of e at zero outputs, of all or of each (N_out, 1)
     leader: Int[Array, " H*P"]  # of each pair's kink, the first pair with the same z
 
     def __init__(
         self, network: ForeignModel, task: Task, loss: Loss, tau: PyTree, decay: Decay | None = None
     ):
-        self.network, self.task, self.loss, self.tau = network, task, loss, tau
-        self.decay = decay
-        self.zero_output_error = error_at_zero_outputs(task, loss)
+        self.network, self.task, self.loss = joined_with_loss(network, task, loss)
+        self.tau, self.decay = tau, decay
+        error = error_at_zero_outputs(task, loss)
+        if self.task is not task:  # the last output is the sample's loss
+            sizes = [error] * task.outputs + [error_at_zero_outputs(self.task, self.loss)]
+            error = jnp.stack(sizes)[:, None]
+        self.zero_output_error = error
         self.leader = self._first_with_same_z()
 
     def _first_with_same_z(self) -> Int[Array, " H*P"]:
@@ -324,7 +329,9 @@ class ModuleFlow(AbstractSlidingFlow):
         Pairs without inputs are told by z that no weight moves.
         """
         gates = self.gates(jnp.where(pairs, OFF, codes))
-        unfed = self._is_unfed(parameters, gates)
+        # One that a constant moves, as 1 - y f of a hinge, is not at its kink and stays where it is.
+        at_zero = self.forward_pass(parameters, gates).z[0] == 0
+        unfed = self._is_unfed(parameters, gates) & at_zero
         rising = self._rise_above(parameters, gates, pairs & ~unfed, unfed)
         above = unfed & (rising != 0)
         return above, jnp.where(above, jnp.sign(rising).astype(codes.dtype), codes)
