@@ -2,8 +2,9 @@
 
     python benchmarks/any_relu.py [--quick] [--seeds 5]
 
-Seven small modules, six samples of normal numbers, default initial weights of Equinox, t1 = 8,
-rtol 1e-9, seeds 0, 1, ...: the first draws weights and task. Per module:
+Eight small modules, six samples of normal numbers (of the hinge loss, classes -1 and 1), default
+initial weights of Equinox, t1 = 8, rtol 1e-9, seeds 0, 1, ...: the first draws weights and task.
+Per module:
 
 - pairs, events, slides: of all (unit, sample) pairs at most, of the median run, and how many of its
   events enter a slide.
@@ -148,13 +149,24 @@ def mlp(key: jax.Array) -> eqx.nn.MLP:
     return eqx.nn.MLP(4, 2, 6, 2, key=key)
 
 
+def shallow(key: jax.Array) -> eqx.nn.MLP:
+    """One hidden layer of six."""
+    return eqx.nn.MLP(4, 1, 6, 1, key=key)
+
+
+def hinge(output: jax.Array, target: jax.Array) -> jax.Array:
+    """The hinge loss of one sample, whose kinks are walked through like those of the module."""
+    return jnp.sum(jax.nn.relu(1 - target * output))
+
+
 class Case(NamedTuple):
-    """A module by its name, and the widths of its inputs and outputs."""
+    """A module by its name, the widths of its inputs and outputs, and its loss."""
 
     name: str
     make: Callable[[jax.Array], Any]
     inputs: int
     outputs: int
+    loss: Any = fl.SquaredError()
 
 
 CASES = (
@@ -165,6 +177,7 @@ CASES = (
     Case("attention + MLP", Attention, 9, 2),
     Case("maxout", Maxout, 4, 2),
     Case("leaky U-Net 1-D", LeakyUNet, 8, 8),
+    Case("MLP, hinge loss", shallow, 4, 1, hinge),
 )
 
 
@@ -180,20 +193,24 @@ def distance(a: Any, b: Any) -> float:
 def measured(case: Case, seed: int, rates: tuple[float, ...]) -> dict[str, Any]:
     """Walk one start, twice, and descend from it."""
     rng = np.random.default_rng(seed)
-    shape = (SAMPLES, case.inputs), (SAMPLES, case.outputs)
-    task = fl.Task(rng.normal(size=shape[0]), rng.normal(size=shape[1]))
+    x, y = (rng.normal(size=(SAMPLES, width)) for width in (case.inputs, case.outputs))
+    task, loss = fl.Task(x, np.sign(y) if case.loss is hinge else y), case.loss
     model = case.make(jax.random.key(seed))
     seconds = []
     for _ in range(2):
         begin = time.perf_counter()
         flow = fl.gradient_flow(
-            model, task, END, rtol=RTOL, ts=np.linspace(0, END, 65), throw=False
+            model, task, END, rtol=RTOL, ts=np.linspace(0, END, 65), loss=loss, throw=False
         )
         seconds.append(time.perf_counter() - begin)
     final = flow.final
-    found = [distance(fl.gradient_descent(model, task, r, t1=END).final, final) for r in rates]
+    found = [
+        distance(fl.gradient_descent(model, task, r, t1=END, loss=loss).final, final) for r in rates
+    ]
     smooth = [
-        distance(fl.gradient_flow(model, task, END, kinks=fl.SmoothKinks(w)).final, final)
+        distance(
+            fl.gradient_flow(model, task, END, loss=loss, kinks=fl.SmoothKinks(w)).final, final
+        )
         for w in (1e-3, 1e-4)
     ]
     log, losses = flow.events.select("gate"), np.asarray(flow.losses)

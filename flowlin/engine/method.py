@@ -31,6 +31,7 @@ from flowlin.engine.kinks.kink_policies import (
     places_of_kinks,
     warn_unknown_kinks,
 )
+from flowlin.engine.kinks.loss_warning import loss_sites_apart, rounds_loss, warn_loss_kinks
 from flowlin.engine.kinks.sides import may_be_at_kink
 from flowlin.engine.solvers.error_scale import AbstractErrorScale, ErrorPerNumber
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
@@ -217,6 +218,7 @@ def choose_method(
 ) -> tuple[Method, Choice]:
     """Choose the method for a problem, and say why: the user's choices first, else by its facts."""
     network, dtype = problem.network, problem.network.dtype
+    sites, asked = loss_sites_apart(problem), kinks
     known, kinks_because = network.kinks_and_reason
     _require_known_kinks(kinks, known, kinks_because)
     if has_known_kinks(network) and kinks is not None:
@@ -226,9 +228,10 @@ def choose_method(
     else:
         if known == "unknown" and kinks is None and problem.is_gradient_flow:
             warn_unknown_kinks(kinks_because)
-        kinks = IGNORED
+        kinks = asked if asked is not None and rounds_loss(asked, sites) else IGNORED
     if not problem.is_gradient_flow:
         kinks, kinks_because = _kinks_of_rule(kinks, kinks_because, problem.rule)
+    warn_loss_kinks(problem, asked, kinks, sites)
     rtol = effective_rtol(tolerances, kinks, dtype)
     chosen, because = kinks.choose_solver(problem, solver, rtol)
     if isinstance(chosen, RecycledBDF) and chosen.linear_solver is not None:
@@ -251,7 +254,7 @@ def choose_method(
     choice = Choice(
         solver=type(chosen).__name__,
         solver_because=because,
-        kinks=repr(kinks) if has_known_kinks(network) else known,
+        kinks=repr(kinks) if has_known_kinks(network) or kinks.width is not None else known,
         kinks_because=kinks_because + places_of_kinks(network),
         objective=goal.stats_label + moved,
     )

@@ -34,7 +34,8 @@ from flowlin._tools.files import saveable, writable_path, write_file
 from flowlin._tools.printing import Progress, concrete_array, print_by, progress_option
 from flowlin.networks.base import AbstractModel, number_of_layer
 from flowlin.networks.graph import AbstractGraph
-from flowlin.networks.modules import ForeignModel, has_known_kinks, unit_places
+from flowlin.networks.layer_places import layer_places
+from flowlin.networks.modules import ForeignModel, has_known_kinks
 from flowlin.networks.pathways import Pathway
 from flowlin.record.event_log import EventLog, warn_unresolved
 from flowlin.record.linearization import (
@@ -380,13 +381,16 @@ class Trajectory(eqx.Module):
         **Raises:** `ValueError` for networks other than ReLU, a layer or a quantile out of range,
         or a quantile or window that the run did not record.
         """
-        if not has_known_kinks(self.model):
+        places = layer_places(self.model)
+        if not has_known_kinks(self.model) or not places:
+            why = self.model.kinks_and_reason[1]
+            why = f"all kinks are the loss's, {why}" if self.model.hidden else why
             raise ValueError(
                 f"`linearization` is about gates that switch; of "
                 f"{with_article(type(self.final).__name__)} there are none that are known, since "
-                f"{self.model.kinks_and_reason[1]}; run a fl.ReLUNetwork or a module of ReLUs."
+                f"{why}; run a fl.ReLUNetwork or a module of ReLUs."
             )
-        layer = number_of_layer(layer, unit_places(self.model))
+        layer = number_of_layer(layer, places)
         if window is not None:
             return linearization_of_counts(self._window_counts(layer, quantile, window), self.end)
         if self.step_counts is not None:

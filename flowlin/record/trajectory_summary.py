@@ -16,7 +16,8 @@ from flowlin._tools.printing import (
     format_times,
     shorten_text,
 )
-from flowlin.networks.modules import ForeignModel, has_known_kinks, unit_places
+from flowlin.networks.layer_places import layer_places
+from flowlin.networks.modules import ForeignModel, has_known_kinks
 from flowlin.record.event_log_summary import (
     channel_sizes,
     event_names,
@@ -184,7 +185,7 @@ def _t_star_lines(flow: Any) -> list[tuple[str, ...]]:
 
 def t_star_maxima(flow: Any) -> dict[str, LinearizationTime]:
     """Return t* by quantile, layer and convention; a discrete run has no conventions."""
-    found, places = {}, unit_places(flow.model)
+    found, places = {}, layer_places(flow.model)
     parts = [place.part for place in places] if isinstance(flow.model, ForeignModel) else []
     tell = all(parts) and len(set(parts)) == len(places)  # several may be in one part
 
@@ -199,7 +200,7 @@ def t_star_maxima(flow: Any) -> dict[str, LinearizationTime]:
         found[t_star_label(suffix, layer)] = linearization_time(counts, flow.end)
     for channel in flow.events.channels:
         logs = re.fullmatch(r"gate|always_on(\(.*\))?", channel.name)
-        if logs and channel.prefix:
+        if logs and channel.prefix and channel.prefix[0] < len(places):
             star = t_star_label(logs[1] or "", channel.prefix[0])
             quantile = float(logs[1][1:-1]) if logs[1] else 0.0
             both = linearization_of_log(

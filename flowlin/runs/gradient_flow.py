@@ -24,6 +24,7 @@ from flowlin._tools.numerics import SMALL_TREE, catch_forward_mode, reverse_only
 from flowlin._tools.printing import Progress
 from flowlin.engine.integrate import Budget, FlowRun
 from flowlin.engine.kinks.kink_policies import AbstractKinks, AveragedKinks, pair_count, walk_cost
+from flowlin.engine.kinks.loss_warning import trouble_of_loss
 from flowlin.engine.kinks.walk import ExactWalk
 from flowlin.engine.method import Choice, Method, choose_method, validate_tolerances
 from flowlin.engine.mode_frame import problem_in_modes
@@ -134,7 +135,8 @@ def gradient_flow(
       count its steps; memory is steps x stages x parameters (for an exact walk times 8 pieces).
     - `loss`: `SquaredError()`, `CrossEntropy()`, or any differentiable function of one sample's
       (output, target), each (N_out,), that returns a number: L is its mean over the samples (for
-      the sum divide `tau` by P). The same function compiles once.
+      the sum divide `tau` by P). The same function compiles once. Its kinks, as of hinge loss, are
+      walked through where the network is an Equinox module.
     - `tau`: time constant; or one per layer of a network of flowlin, (L,) with the readout, which
       a layer's weights and bias share: tau_l dw_l/dt = -grad_l L. Or a function of time that JAX
       can trace, t to one positive number, such as `lambda t: 1 + t`, or a callable Equinox module,
@@ -451,7 +453,7 @@ def _flow_failure(flow: Trajectory, limits: Limits, run: FlowRun) -> str:
     """Return in words what went wrong and what to do about it."""
     kinks, schedule = run.method.kinks, run.problem.schedule
     reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
-    remedy = kinks.remedy(flow.model)
+    remedy = f"{kinks.remedy(flow.model)}{trouble_of_loss(run.problem, kinks)}"
     if result_is(flow.result, RESULTS.max_steps_reached):
         if flow.reference.run.horizon == math.inf:
             return (

@@ -1,4 +1,4 @@
-r"""The kinks of a user's loss: of hinge, of L1, of whatever has a maximum or an absolute value in it.
+r"""The kinks of a user's loss: of hinge, of L1, of whatever has a maximum or an absolute value.
 
 A loss is the mean over samples of a function $\ell(\hat y, y)$ of one sample. Its kinks are found
 in its program as those of a module are (`flowlin.networks.module_kinks`). For a module's walk they
@@ -36,13 +36,15 @@ class _OutputsOfLoss(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _program_of_loss(function: LossFunction, outputs: int, dtype: DTypeLike) -> KinkProgram | Refusal:
-    """Return the program of a loss of one sample; it takes outputs and target, (N_out,) each."""
+def _program_of_loss(
+    function: LossFunction, outputs: int, dtype: DTypeLike
+) -> KinkProgram | Refusal:
+    """Return the program of a loss of one sample, (N_out,) outputs and targets to (1,)."""
     one = jax.ShapeDtypeStruct((outputs,), dtype)
 
     def call_loss(at: _OutputsOfLoss, fixed: None, target: Array) -> Array:
         del fixed
-        return function(at.loss, target)
+        return function(at.loss, target)[None]
 
     return find_kinks(call_loss, _OutputsOfLoss(one), None, one)  # pyright: ignore
 
@@ -124,6 +126,12 @@ class ModuleWithLoss(eqx.Module):
         """The units at each of the places with kinks, those of the loss last."""
         return self.model.hidden
 
+    @property
+    def loss_units(self) -> int:
+        """The units of the loss, the last ones of all."""
+        known = cast(ModuleKinks, self.model.kinks)
+        return sum(site.size for site in known.sites[-known.in_loss :])
+
     def with_parameters(self, parameters: PyTree) -> "ModuleWithLoss":
         """Return the same with other arrays; those that are None stay."""
         return replace_fields(self, model=self.model.with_parameters(parameters))
@@ -204,10 +212,12 @@ class RoundedLoss(Loss):
         function = cast(LossFunction, self.loss.function)
         program = _program_of_loss(function, outputs.shape[1], outputs.dtype)
         assert isinstance(program, KinkProgram)
-        round_off = functools.partial(
-            smooth_relu(jnp.zeros((), outputs.dtype), self.width), 0
-        )
-        losses = jax.vmap(lambda f, y: program.evaluate([f, y], round_off))(outputs, targets)
+        round_off = functools.partial(smooth_relu(jnp.zeros((), outputs.dtype), self.width), 0)
+
+        def loss_of_sample(output: Array, target: Array) -> Array:
+            return program.evaluate([output, target], round_off)[0]
+
+        losses = jax.vmap(loss_of_sample)(outputs, targets)
         return jnp.sum(losses if weights is None else weights * losses, dtype=outputs.dtype)
 
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:

@@ -259,9 +259,9 @@ class ExactKinks(AbstractKinks):
     chooses the gates. Limited by the solver's tolerance alone, so `rtol` means what it says.
 
     For ReLU (and leaky ReLU) networks of any depth, and for any Equinox module of ReLUs, whose
-    kinks are found in its program. Work grows with the number of events, roughly
-    as units x samples. `flow.stats["accepted_evaluations"]` counts evaluations of the velocity in
-    accepted steps.
+    kinks are found in its program, with those of a `loss` of the user's own (of a network of
+    flowlin's they are not). Work grows with the number of events, roughly as units x samples.
+    `flow.stats["accepted_evaluations"]` counts evaluations of the velocity in accepted steps.
 
     With several hidden layers a sample may slide in several of them at once. Where a lower pair
     then leaves its slide to on, and the loss nearby is not convex, the flow may not be unique: the

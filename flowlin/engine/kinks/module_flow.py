@@ -65,7 +65,7 @@ class ModuleFlow(AbstractSlidingFlow):
     tau: PyTree
     decay: Decay | None
     zero_output_error: Array  # size of e at zero outputs, of all or of each (N_out, 1)
-    leader: Int[Array, " H*P"]  # of each pair's kink, the first pair with the same z
+    leader: Int[Array, " n"]  # of each pair's kink, the first pair with the same z
 
     def __init__(
         self, network: ForeignModel, task: Task, loss: Loss, tau: PyTree, decay: Decay | None = None
@@ -79,7 +79,7 @@ class ModuleFlow(AbstractSlidingFlow):
         self.zero_output_error = error
         self.leader = self._first_with_same_z()
 
-    def _first_with_same_z(self) -> Int[Array, " H*P"]:
+    def _first_with_same_z(self) -> Int[Array, " n"]:
         """Return for each pair the first one whose z is the same whatever the weights.
 
         Patches that are alike, as of an empty background, share a kink in this way, or one z that
@@ -329,7 +329,7 @@ class ModuleFlow(AbstractSlidingFlow):
         Pairs without inputs are told by z that no weight moves.
         """
         gates = self.gates(jnp.where(pairs, OFF, codes))
-        # One that a constant moves, as 1 - y f of a hinge, is not at its kink and stays where it is.
+        # One with a constant, as 1 - y f of a hinge, is not at its kink, and stays on its side.
         at_zero = self.forward_pass(parameters, gates).z[0] == 0
         unfed = self._is_unfed(parameters, gates) & at_zero
         rising = self._rise_above(parameters, gates, pairs & ~unfed, unfed)
@@ -399,7 +399,13 @@ class ModuleFlow(AbstractSlidingFlow):
         """Return the scale of each pair's z, see the class."""
         del widely
         gates = self.forward_pass(lax.stop_gradient(parameters), None).gates
-        return self._scales_at(parameters, gates)
+        sizes = self._scales_at(parameters, gates)
+        if not isinstance(self.network, ModuleWithLoss):
+            return sizes
+        # From a readout of zeros z = y - f is at its kink where y = 0, and has no size yet.
+        of_loss = np.arange(self.units)[:, None] >= self.units - self.network.loss_units
+        fed = of_loss & ~self._is_unfed(parameters, gates)
+        return jnp.where(fed, jnp.maximum(sizes, jnp.finfo(sizes.dtype).tiny), sizes)
 
     def _scales_at(self, parameters: Parameters, gates: Array) -> Float[Array, "H P"]:
         """Return the scale of each pair's z at these gates."""
