@@ -30,7 +30,7 @@ LossFunction = Callable[..., Array]
 
 
 class _OutputsOfLoss(NamedTuple):
-    """What a loss is a function of; the field's name is the place of its kinks."""
+    """The outputs that a loss is a function of; the field's name is the place of its kinks."""
 
     loss: Array
 
@@ -46,7 +46,10 @@ def _program_of_loss(
         del fixed
         return function(at.loss, target)[None]
 
-    return find_kinks(call_loss, _OutputsOfLoss(one), None, one)  # pyright: ignore
+    try:
+        return find_kinks(call_loss, _OutputsOfLoss(one), None, one)  # pyright: ignore
+    except jax.errors.TracerArrayConversionError:
+        return Refusal("it holds numbers that are traced; give it numbers as they are")
 
 
 @functools.lru_cache(maxsize=64)
