@@ -9,6 +9,7 @@ from flowlin._tools.arguments import checked
 from flowlin.events.event import AbstractEvent, AbstractKinkTraits
 from flowlin.events.watch import OrderStatistic, Preactivations, Watch
 from flowlin.networks.base import AbstractModel, UnitPlace
+from flowlin.networks.layer_places import layer_places
 from flowlin.networks.modules import has_known_kinks, unit_places
 from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.channel import Channel
@@ -87,7 +88,7 @@ class UnitSwitches(AbstractEvent):
                 "after every step; leave `window` out."
             )
         about, why = network.kinks_and_reason
-        if kinks.walks and has_known_kinks(network):
+        if kinks.walks and has_known_kinks(network) and layer_places(network):
             return []
         if not isinstance(network, AbstractNetwork):
             why = why if about == "unknown" else f"a {network.kind} has no gates of their own"

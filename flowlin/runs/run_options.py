@@ -182,10 +182,10 @@ def _require_smooth_gradient(network: AbstractModel, kinks: AbstractKinks | None
     """
     if has_known_kinks(network) and (kinks is None or kinks.width is None):
         raise ValueError(
-            "`modified_rate` asks for the modified flow, which needs a smooth gradient; a ReLU "
-            f"network's jumps, with `kinks` = {kinks}. Use `kinks=fl.SmoothKinks(width)` with a "
-            "width well above the steps of the preactivations, `network.frozen(task)`, or "
-            "`fl.largest_learning_rate`, which measures descent itself."
+            "`modified_rate` asks for the modified flow, which needs a smooth gradient; that of "
+            f"ReLUs, or of a loss with kinks, jumps, with `kinks` = {kinks}. Use "
+            "`kinks=fl.SmoothKinks(width)` with a width well above the steps of preactivations, "
+            "`network.frozen(task)`, or `fl.largest_learning_rate`, which measures descent itself."
         )
 
 

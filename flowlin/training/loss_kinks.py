@@ -91,15 +91,15 @@ def with_loss_kinks(network: ForeignModel, task: Task, loss: Loss) -> ForeignMod
     if own is None or own.unknown_because:
         return network
     if found.unknown_because:
-        return replace_fields(
-            network, kinks=own._replace(loss_unknown_because=found.unknown_because)
-        )
+        unknown = own._replace(loss_unknown_because=found.unknown_because)
+        return replace_fields(network, kinks=unknown)
     if not found.sites:
         return network
     both = ModuleWithLoss(network, cast(FunctionLoss, loss), task.outputs).kink_program(
         task.inputs + task.outputs
     )
-    assert isinstance(both, KinkProgram)  # as both parts are known
+    if isinstance(both, Refusal):
+        return replace_fields(network, kinks=own._replace(loss_unknown_because=both.reason))
     more = [KinkSite("loss", *site[1:]) for site in both.sites[len(own.sites) :]]
     return replace_fields(network, kinks=ModuleKinks((*own.sites, *more), in_loss=len(more)))
 
