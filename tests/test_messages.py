@@ -385,8 +385,8 @@ measures.hidden(relu, task, layer=0.5) > `layer` must be a whole number counted 
 measures.hidden(relu, task, layer=True) > `layer` must be a whole number counted from 0, got
 measures.hidden(relu, task, layer=3) > `layer` = 3 does not exist; the network has 1 hidden layer(s)
 measures.hidden(relu, task, layer='readout') > `layer` = 'readout' does not exist; layers are in 'we
-measures.activity(linear_module, task) > `network` must have hidden units that are known ... smooth
-measures.activity(graph, task) > `network` must have hidden units that are known
+measures.activity(linear_module, task) > `network` must be one of flowlin whose ... smooth
+measures.activity(graph, task) > `network` must be one of flowlin whose hidden units stand in layers
 measures.activity(relu, task, quantil=0.1) > activity() has no argument `quantil`; did you mean
 measures.norms(stack) > `network` is a stack of networks; take one
 measures.norms(half) > `network.weights[0]` must be an array of float32

@@ -85,8 +85,8 @@ def _with_units(own: AbstractModel, task: Samples) -> tuple[AbstractModel, Array
     own = own.with_kinks(x.shape[1]) if isinstance(own, ForeignModel) else own
     if not isinstance(own, AbstractNetwork) and not own.hidden:
         raise ValueError(
-            f"`network` must have hidden units that are known, a network of flowlin or a module "
-            f"of ReLUs; {own.kinks_and_reason[1]}."
+            "`network` must be one of flowlin whose hidden units stand in layers, or a module of "
+            f"ReLUs; {own.kinks_and_reason[1]}."
         )
     return own, x
 

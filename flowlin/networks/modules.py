@@ -159,6 +159,11 @@ class ForeignModel(AbstractModel):
         """Its floating-point arrays."""
         return self.inexact
 
+    @property
+    def buffers(self) -> PyTree:
+        """Its other arrays."""
+        return self.fixed
+
     def parameters_of(self, module: PyTree) -> PyTree:
         """Return the floating-point arrays of another module."""
         return eqx.filter(module, eqx.is_inexact_array)

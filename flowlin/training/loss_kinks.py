@@ -120,7 +120,7 @@ class ModuleWithLoss(eqx.Module):
         return self.model.parameters
 
     @property
-    def fixed(self) -> PyTree:
+    def buffers(self) -> PyTree:
         """The module's other arrays."""
         return self.model.fixed
 
@@ -142,7 +142,7 @@ class ModuleWithLoss(eqx.Module):
     def kink_program(self, inputs: int) -> KinkProgram | Refusal:
         """Return the program of a row of so many numbers, targets included."""
         shapes = jax.tree.map(
-            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (self.model.inexact, self.fixed)
+            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (self.model.inexact, self.model.fixed)
         )
         function = cast(LossFunction, self.loss.function)
         own = inputs - self.outputs
@@ -178,7 +178,7 @@ class SumOfLastOutput(Loss):
         """Accept all targets: they are in the rows."""
 
 
-def joined_with_loss(
+def join_loss(
     network: ForeignModel, task: Task, loss: Loss
 ) -> tuple[ForeignModel | ModuleWithLoss, Task, Loss]:
     """Return network, task and loss of a walk, with the loss in the graph where it has kinks."""

@@ -17,7 +17,7 @@ from flowlin.networks.kink_program import KinkProgram, outputs_and_preactivation
 from flowlin.networks.modules import ForeignModel
 from flowlin.tasks.task import Task
 from flowlin.training.loss import Loss
-from flowlin.training.loss_kinks import ModuleWithLoss, joined_with_loss
+from flowlin.training.loss_kinks import ModuleWithLoss, join_loss
 from flowlin.training.objective import Decay, add_decay
 
 PROBES = 4  # random directions by which scales are estimated
@@ -70,7 +70,7 @@ class ModuleFlow(AbstractSlidingFlow):
     def __init__(
         self, network: ForeignModel, task: Task, loss: Loss, tau: PyTree, decay: Decay | None = None
     ):
-        self.network, self.task, self.loss = joined_with_loss(network, task, loss)
+        self.network, self.task, self.loss = join_loss(network, task, loss)
         self.tau, self.decay = tau, decay
         error = error_at_zero_outputs(task, loss)
         if self.task is not task:  # the last output is the sample's loss
@@ -165,7 +165,7 @@ class ModuleFlow(AbstractSlidingFlow):
         at_kink: Array | None = None,
     ) -> tuple[Array, Array]:
         """Return outputs (N_out,) and z (H,) of one sample; without gates, by the signs of z."""
-        leaves = jax.tree.leaves((parameters, self.network.fixed))
+        leaves = jax.tree.leaves((parameters, self.network.buffers))
         return outputs_and_preactivations(self.program, [*leaves, x], gates, extra, at_kink)
 
     def _values(self, parameters: Parameters, gates: Array, extra: Array) -> tuple[Array, Array]:
