@@ -95,11 +95,11 @@ def methods(kind):
             yield name
 
 
-def says_what_it_returns(function):
-    """Whether a function's docstring does, in its first line or under its own heading."""
+def says_what_it_returns(function, *, method):
+    """Whether a docstring does under its own heading, or that of a method in its first line."""
     text = inspect.getdoc(function) or ""
     nothing = inspect.signature(function).return_annotation in (None, "None")
-    return nothing or text.startswith("Return ") or "**Returns:**" in text
+    return nothing or "**Returns:**" in text or (method and text.startswith("Return "))
 
 
 def lacks_shape(function):
@@ -139,8 +139,9 @@ def test_every_function_says_what_it_returns():
     found = [(name, thing(name)) for name in public() if inspect.isfunction(thing(name))]
     shown = [(name, function) for name, function, whole in shown_methods() if not whole]
     assert len(found) > 50 < len(shown)
-    assert [name for name, f in found + shown if not says_what_it_returns(f)] == []
-    assert not says_what_it_returns(says_what_it_returns)  # the rule can fail
+    assert [name for name, f in found if not says_what_it_returns(f, method=False)] == []
+    assert [name for name, f in shown if not says_what_it_returns(f, method=True)] == []
+    assert not says_what_it_returns(says_what_it_returns, method=True)  # the rule can fail
 
 
 def test_whatever_returns_arrays_says_their_shape():

@@ -32,6 +32,8 @@ def conserved(
     **Arguments:** `network`; `task` is not used; `layer`, 0 the first hidden one; `tau` of the
     flow, where it is one per layer (L,).
 
+    **Returns:** (H,), in units of squared weights, times tau where it is one per layer.
+
     **Raises:** `ValueError` for a layer out of range, or another number of time constants.
     """
     del task
@@ -56,6 +58,8 @@ def conserved_matrix(
 
     **Arguments:** `network`; `task` is not used; `layer`, 0 the first hidden one.
 
+    **Returns:** (H, H), symmetric, in units of squared weights.
+
     **Raises:** `ValueError` for a layer out of range.
     """
     del task
@@ -70,6 +74,8 @@ def drift(values: ArrayLike) -> Float[Array, " T"]:
     """Return the largest departure of any component from its value at the first time, (T,).
 
     **Arguments:** `values` (T, ...), such as `along(flow, conserved)`.
+
+    **Returns:** (T,), in the units of the values, 0 at the first time.
 
     **Raises:** `ValueError` for a single number, or no times.
     """

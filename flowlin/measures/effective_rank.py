@@ -17,6 +17,8 @@ def spectral_entropy(matrix: ArrayLike) -> Float[Array, "..."]:
     the directions of those values: there the entropy has an infinite slope.
 
     **Arguments:** `matrix` (..., m, n). An all-zero one has no entropy: nan.
+
+    **Returns:** (...), one entropy per matrix, in nats.
     """
     return _entropy_of_shares(_clean_singular_values("matrix", matrix))
 
@@ -29,6 +31,8 @@ def effective_rank(matrix: ArrayLike) -> Float[Array, "..."]:
     Eq. 1 of the lead paper, printed with the wrong sign). See `spectral_entropy`.
 
     **Arguments:** `matrix` (..., m, n). An all-zero one has no effective rank: nan.
+
+    **Returns:** (...), one rank per matrix.
     """
     return jnp.exp(spectral_entropy(matrix))
 
@@ -42,6 +46,8 @@ def effective_rank_of_gram(hidden: ArrayLike) -> Float[Array, "..."]:
     and is differentiable even where H is not of full rank.
 
     **Arguments:** `hidden` (..., P, H), a representation. An all-zero one has none: nan.
+
+    **Returns:** (...), one rank per representation.
     """
     return jnp.exp(_entropy_of_shares(_clean_singular_values("hidden", hidden) ** 2))
 

@@ -39,6 +39,8 @@ def gradient_norm(
     - `network`, of flowlin or any Equinox module of one sample; `task` and `loss` of the flow.
     - `trainable`: which arrays move, as for `gradient_flow`; others are no parameters here.
 
+    **Returns:** the norm, a scalar.
+
     **Raises:** `ValueError` for a `trainable` that does not fit or leaves nothing to train, and
     other bad input.
     """

@@ -33,6 +33,8 @@ def hidden(network: eqx.Module, task: Samples, *, layer: int | str = 0) -> Float
     - `task` or inputs (P, N_in).
     - `layer`, 0 the first hidden one, or its part of the model.
 
+    **Returns:** (P, H).
+
     **Raises:** `ValueError` for a layer that there is not, and a module without known kinks.
     """
     own, x = _with_units(cast(AbstractModel, network), task)
@@ -57,6 +59,8 @@ def activity(
     - `layer`, 0 the first hidden one, or its part of the model.
     - `quantile`: q in [0, 0.5). A unit is always on if at most floor(q P) samples have it off, and
       off if at most so many have it on; 0 is the lead paper's definition (Sec. 5.3).
+
+    **Returns:** `Activity`, a named tuple of the three fractions (scalars), which sum to one.
 
     **Raises:** `ValueError` for a layer that there is not, a quantile out of range, and a module
     without known kinks.

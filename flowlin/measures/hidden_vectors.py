@@ -38,6 +38,8 @@ def hidden_vectors(
     check that the modes are its own; `modes`; `check=False` where those of another c or of other
     data are meant.
 
+    **Returns:** `HiddenVectors`, a named tuple (p, q), (K, H) each.
+
     **Raises:** `ValueError` for another number of hidden layers, and for such modes otherwise.
     """
     found = HiddenVectors(*modes.hidden_vectors(network, check=False))
@@ -56,6 +58,8 @@ def alignment(
     for a zero vector.
 
     **Arguments:** as for `hidden_vectors`.
+
+    **Returns:** (K,), in [-1, 1].
 
     **Raises:** `ValueError` as `hidden_vectors` does.
     """

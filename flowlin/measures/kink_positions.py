@@ -35,6 +35,8 @@ def kink_positions(
 
     **Arguments:** `network`; `task` is not used; `layer`, 0 the first hidden one.
 
+    **Returns:** (H,), in units of the layer's inputs.
+
     **Raises:** `ValueError` for a layer out of range.
     """
     del task
@@ -55,6 +57,9 @@ def velocity(
     gate in between, which only the exact walk knows.
 
     **Arguments:** `network`, `task`, `loss` and time constant `tau` of the flow.
+
+    **Returns:** (weights, biases) of the network's shapes, per unit of flow time; None where
+    there is no bias.
     """
     objective = FullData(require_targets(network, task), cast(Loss, loss), shards=task.shards)
     field = VectorField(objective, network, jnp.asarray(tau, network.dtype))
@@ -80,6 +85,8 @@ def kink_rates(
     - `network`, `task`; `layer`, 0 the first hidden one.
     - `velocity`: function of (network, task) that returns the velocities of weights and biases;
       by default `measures.velocity`, whose loss and tau are bound with `functools.partial`.
+
+    **Returns:** (H,), in units of the layer's inputs per unit of flow time.
 
     **Raises:** `ValueError` for a layer out of range, and for velocities that do not go with the
     network's parameters.

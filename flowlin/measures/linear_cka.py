@@ -16,6 +16,8 @@ def gram(hidden: ArrayLike) -> Float[Array, "... P P"]:
     """Return the similarity matrix H H^T of all pairs of samples' representations.
 
     **Arguments:** `hidden` (..., P, H).
+
+    **Returns:** (..., P, P), symmetric.
     """
     hidden = require_representation("hidden", hidden)
     return hidden @ hidden.mT
@@ -43,6 +45,8 @@ def linear_cka(a: ArrayLike, b: ArrayLike, *, debiased: bool = False) -> Float[A
     - `a`, `b`: (..., P, H) and (..., P, H'); leading axes broadcast.
       Where one is constant: nan.
     - `debiased`: whether to use the unbiased estimator; needs P >= 4.
+
+    **Returns:** (...), one number per pair of representations.
 
     **Raises:** `ValueError` for different numbers of samples, or too few of them.
     """

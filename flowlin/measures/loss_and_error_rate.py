@@ -23,6 +23,8 @@ def loss(network: eqx.Module, task: Task, *, loss: AnyLoss = SquaredError()) -> 
 
     **Arguments:** `network`, of flowlin or any Equinox module of one sample; `task`, and the `loss`
     function.
+
+    **Returns:** the loss, a scalar.
     """
     own = cast(AbstractModel, network)  # as `checked` leaves it
     return FullData(require_targets(own, task), cast(Loss, loss), shards=task.shards).loss_value(
@@ -39,6 +41,8 @@ def error_rate(network: eqx.Module, task: Task) -> Float[Array, ""]:
 
     **Arguments:** `network`, of flowlin or any Equinox module of one sample; `task` with one
     output per class.
+
+    **Returns:** the share, a scalar in [0, 1].
 
     **Raises:** `ValueError` for a single output.
     """

@@ -34,6 +34,8 @@ def mode_matrix(
     (bind them with `functools.partial`);
     `check=False` where modes of another c or other data are meant.
 
+    **Returns:** (K, K), row alpha and column beta in the order of `modes`.
+
     **Raises:** `ValueError` for such modes otherwise.
     """
     own = cast(AbstractModel, network)  # as `checked` leaves it

@@ -303,6 +303,8 @@ def modes(task: Task, bias_strength: float | AbstractOwnModel = 0.0) -> Modes:
       c of the augmented inputs [c; x]. A network without a bias on its first layer has c = 0, and
       so has a graph without one on a node that a source goes into.
 
+    **Returns:** `Modes`, K = min(N_in, N_out) of them, one more column of v with a bias.
+
     **Raises:** `ValueError` for a network of another task's shapes, and under `jit`: the grouping
     needs concrete numbers. Compute the modes first and pass them in.
 

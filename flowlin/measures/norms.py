@@ -28,6 +28,9 @@ def norms(network: AbstractNetwork, task: Samples = None) -> Norms:
     Lead paper Fig. 3A. The bias that acts is c b: its norm is c times as large.
 
     **Arguments:** `network`; `task` is not used.
+
+    **Returns:** `Norms`, a named tuple (weights, biases) with a scalar per layer; None where
+    there is no bias.
     """
     del task
     return Norms(*jax.tree.map(lambda a: safe_sqrt(jnp.sum(a**2)), network.parameters))

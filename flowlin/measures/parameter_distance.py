@@ -45,6 +45,8 @@ def distance(a: PyTree, b: PyTree, *, relative: bool = False) -> Float[Array, ""
     - `relative`: whether to divide by the norm of b, the reference; nothing is no distance from
       nothing.
 
+    **Returns:** the distance, a scalar; with `relative` in units of the norm of b.
+
     **Raises:** `ValueError` for parameters of different structure or shapes, and for trajectories.
     """
     shapes = [[leaf.shape for leaf in jax.tree.leaves(given)] for given in (a, b)]

@@ -20,6 +20,8 @@ def distances(hidden: ArrayLike) -> Float[Array, "... P P"]:
     From differences, so that close representations far from the origin keep their digits.
 
     **Arguments:** `hidden` (..., P, H).
+
+    **Returns:** (..., P, P), symmetric, zero on the diagonal.
     """
     return _pair_distances(require_representation("hidden", hidden))
 
@@ -42,6 +44,8 @@ def distance_ratio(hidden: ArrayLike, classes: ArrayLike) -> Float[Array, "..."]
 
     - `hidden`: (..., P, H).
     - `classes`: (P,), labels. Without two samples of a class, or without two classes: nan.
+
+    **Returns:** (...), one ratio per representation.
 
     **Raises:** `ValueError` for a wrong number of labels.
     """

@@ -24,6 +24,8 @@ def variance_explained(hidden: ArrayLike, features: ArrayLike) -> Float[Array, "
     - `hidden`: (..., P, H). A constant one has no variance: nan.
     - `features`: (P, q), or (P,) for a single one.
 
+    **Returns:** (...), one share per representation.
+
     **Raises:** `ValueError` for different numbers of samples.
     """
     hidden, features = (

@@ -158,6 +158,8 @@ def style() -> AbstractContextManager[None]:
 
     Line styles change along with the colours, so that curves stay apart in print without colour.
     matplotlib's settings are as before when it ends.
+
+    **Returns:** a context manager, for `with`.
     """
     return matplotlib.rc_context(_STYLE)
 
@@ -190,6 +192,8 @@ def look(kind: str, n: int = 0, *, points: bool = False) -> dict[str, Any]:
       sparse ones where `markevery` is given. Every three more have these tones again, and filled
       markers.
     - `points`: hollow markers without a line, as runs of descent are drawn beside flows.
+
+    **Returns:** a dictionary of keywords, for `ax.plot(x, y, **look)`.
 
     **Raises:** `ValueError` for an unknown kind.
     """
@@ -224,7 +228,10 @@ def _colour_or_kind(name: str, value: object) -> object:
 
 @checked(colour=_colour_or_kind, number=integer_from(0))
 def shades(colour: str, number: int) -> list[str]:
-    """Return `number` shades of a colour or a kind's colour, dark to light, for many curves."""
+    """Return `number` shades of a colour or a kind's colour, dark to light, for many curves.
+
+    **Returns:** `number` colours as hexadecimal words.
+    """
     require_memory("number", number, 128 * number, "Take fewer")
     base = COLOURS.get(colour, colour)
     half = np.linspace(-0.5, 0.45, number) if number > 1 else np.zeros(1)

@@ -136,6 +136,9 @@ def after_linearization(
       `jnp.all(flow.events.sides(t) > 0, axis=0)` (open), or with `>= 0` (closed).
     - `task`, `tau`, `tolerance`: as in `theory.solve`.
 
+    **Returns:** `AfterLinearization`, with products, strengths and losses at all times since
+    t*.
+
     **Raises:** `ValueError` for other networks, or one without an always-on unit.
 
     Source: lead paper Sec. 5.4, Eq. 15.

@@ -54,6 +54,8 @@ def balanced_product(
     r"""Return the matrix $W_2 W_1(t)$ of a (lambda-)balanced two-layer network, white inputs.
 
     It is the lower left block of `balanced_gram`, which has the arguments and the source.
+
+    **Returns:** (..., N_out, N_in), with the axes of `t` in front.
     """
     balance = _choose_balance(w1, w2, balance, check)
     return _product_form(t, w1, w2, s_yx, variance=variance, balance=balance, tau=tau)
@@ -96,6 +98,8 @@ def balanced_gram(
     Differentiable in all but `s_yx`. Components of the weights along modes that are below their
     rounding, 64 eps, count as zero (they would stay so), and singular values of `s_yx` that are
     equal up to rounding count as equal.
+
+    **Returns:** (..., N_in + N_out, N_in + N_out), with the axes of `t` in front.
 
     **Raises:** `ValueError` for shapes that do not chain, and for weights that are not balanced so.
 

@@ -141,6 +141,8 @@ def bias_mode(task: Task, bias_strength: ArrayLike) -> BiasMode:
     - `bias_strength`: c; 0 is for the inputs alone. Under `jax.vmap` over many c the means and
       covariances are computed once.
 
+    **Returns:** `BiasMode`: vectors, the two conditions, the rank among the modes.
+
     **Raises:** `ValueError` for c that is not a finite number.
 
     Source: lead paper, Proposition 1 and App. F.1, corrected; derivation in the module.

@@ -296,6 +296,9 @@ def lazy(
     - `alpha`: the scale of the outputs' motion.
     - `trainable`: which arrays move, as for `gradient_flow`.
 
+    **Returns:** `Lazy`, with outputs (..., P, N_out), networks and losses at times of any
+    shape.
+
     **Raises:** `ValueError` for bad input, another loss, or a kernel beyond the memory.
 
     Source: Jacot et al. (2018); Lee et al. (2019) Eqs. 8-11; Chizat, Oyallon and Bach (2019) Sec.

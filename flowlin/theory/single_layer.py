@@ -30,6 +30,8 @@ def single_layer(
 
     Differentiable in t, w0, s_yx and tau; in s_x where its eigenvalues differ.
 
+    **Returns:** (..., N_out, N_in), with the axes of `t` in front.
+
     **Raises:** `ValueError` for shapes that do not fit.
 
     Source: linear regression; the per-mode form is Saxe et al. (2014), shallow network.

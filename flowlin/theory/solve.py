@@ -54,6 +54,8 @@ def solve(
     - `tolerance`: of the conditions; None is eps^(2/3), 4e-11 in float64. A condition that fails
       for one mode, over that mode's own size, fails: see `Certificate`.
 
+    **Returns:** `Solution`, which says its `kind`, whether it is `exact`, and why.
+
     **Raises:** `ValueError` for other networks, for a tau that is not positive or a tolerance below
     zero, NaN or infinite, and under `jit`: the choice needs numbers. The
     solution itself can be passed to functions under `jit`, and differentiated.
