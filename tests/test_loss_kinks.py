@@ -293,3 +293,17 @@ def test_a_loss_that_is_not_known_is_named_where_its_steps_shrink():
     assert because in flow.stats["kinks_because"]
     with pytest.raises(fl.RunError, match=f"`max_steps` = 300.*{because}.*jnp.maximum"):
         walk(slope(0.0), ONE, 1.0, loss=chosen, max_steps=300)
+
+
+def test_a_loss_compares_with_an_array_that_it_holds():
+    """As `jnp.nan_to_num` and masks do: an array has no hash."""
+    holes = np.array([True, False, False])
+
+    def known(output, target):
+        return jnp.sum(
+            jnp.where(jnp.asarray(holes) != jnp.array([1, 1, 1], bool), output - target, 0) ** 2
+        )
+
+    task = fl.Task(np.ones((2, 2)), np.ones((2, 3)))
+    network = fl.LinearNetwork.init(task, 2, 0.1, key=jax.random.key(0))
+    assert float(fl.gradient_flow(network, task, 0.1, loss=known).end) == pytest.approx(0.1)
