@@ -269,10 +269,9 @@ def _fact_of_result(operation: _Operation, own: list[_Fact], order: int, weights
     A comparison of a value with itself, or with what is finite, only looks for NaN.
     """
     name = operation.name
-    one, *others = operation.inputs
-    looks_for_nan = name == "is_finite" or (
-        name == "ne" and isinstance(one, int) and [one] == others
-    )
+    at = operation.inputs  # constants, as arrays, have no hash
+    itself = name == "ne" and isinstance(at[0], int) and at[0] == at[1]
+    looks_for_nan = name == "is_finite" or itself
     depends = any(one.depends for one in own) and not looks_for_nan
     positive = name in NEVER_NEGATIVE or (
         name in KEEPS_SIGN and all(one.never_negative for one in own)
