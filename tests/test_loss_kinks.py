@@ -122,6 +122,19 @@ def test_float32():
     assert flow.final.w.dtype == jnp.float32
     assert float(flow.final.w[0]) == pytest.approx(2.0, rel=1e-5)
     assert list(flow.events.new) == [-1, 0]
+    # The forces of an L1 loss do not fall: what rounding leaves of them must not move a pair.
+    late = walk(slope(0.0, jnp.float32), on_points([1.0, 1.0, 1.0]), 1e6, rtol=1e-5)
+    assert float(late.final.w[0]) == pytest.approx(2.0, rel=1e-5)
+    assert list(late.events.new) == [-1, 0]
+
+
+@pytest.mark.slow
+def test_constants_of_kinks_are_told_apart_beside_large_inputs():
+    """Those of 1 - x w, 2 - x w and 4 - x w: at w of size one they differ by less than rounding."""
+    task = fl.Task(np.full((3, 1), 1e15), POINTS)
+    flow = walk(slope(0.0), task, 1e-29)
+    assert 1e15 * float(flow.final.w[0]) == pytest.approx(2.0, rel=of_flow(RTOL))
+    assert list(flow.events.new) == [-1, 0]
 
 
 # ---- A network of ReLUs with hinge loss: kinks of both meet.
@@ -277,9 +290,13 @@ def test_smooth_kinks_round_those_of_the_loss_too():
 
 
 def test_networks_of_flowlin_say_what_becomes_of_them():
-    said = r"`loss` = l1 has kinks \(abs of loss \(1\)\).*that of a LinearNetwork goes across"
+    said = r"`loss` = l1 has kinks \(abs of loss \(1\)\).*a run of a LinearNetwork goes across"
     with pytest.warns(fl.KinksWarning, match=said):
-        walk(LINEAR, ONE, 0.1)
+        flow = walk(LINEAR, ONE, 0.1)
+    assert (
+        "the loss has kinks (abs of loss (1)), which this run goes across"
+        in (flow.stats["kinks_because"])
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         walk(LINEAR, ONE, 0.1, kinks=fl.IgnoreKinks())

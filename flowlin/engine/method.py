@@ -31,7 +31,12 @@ from flowlin.engine.kinks.kink_policies import (
     places_of_kinks,
     warn_unknown_kinks,
 )
-from flowlin.engine.kinks.loss_warning import loss_sites_apart, rounds_loss, warn_loss_kinks
+from flowlin.engine.kinks.loss_warning import (
+    across_loss_kinks,
+    loss_sites_apart,
+    rounds_loss,
+    warn_loss_kinks,
+)
 from flowlin.engine.kinks.sides import may_be_at_kink
 from flowlin.engine.solvers.error_scale import AbstractErrorScale, ErrorPerNumber
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
@@ -255,7 +260,7 @@ def choose_method(
         solver=type(chosen).__name__,
         solver_because=because,
         kinks=repr(kinks) if has_known_kinks(network) or kinks.width is not None else known,
-        kinks_because=kinks_because + places_of_kinks(network),
+        kinks_because=(kinks_because + places_of_kinks(network) + across_loss_kinks(kinks, sites)),
         objective=goal.stats_label + moved,
     )
     steps = _user_controller(tolerances.controller, dtype) or pid_controller(

@@ -7,6 +7,7 @@ loss, (N_out + 1,), with the loss's kinks last, and the loss of the task is line
 $\sum_p v_p \ell_p / \sum_p v_p$. Whatever holds of the kinks of a graph holds of these too.
 """
 
+import abc
 import functools
 from collections.abc import Callable
 from typing import NamedTuple, cast
@@ -14,6 +15,7 @@ from typing import NamedTuple, cast
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from equinox import AbstractVar
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
@@ -149,10 +151,16 @@ class ModuleWithLoss(eqx.Module):
         return _program_of_both(self.model.rest, StaticPart(shapes), function, own, self.outputs)
 
 
-class SumOfLastOutput(Loss):
-    """The loss of outputs of which the last one is the sample's own loss by `inner`."""
+class AbstractLossBySample(Loss):
+    """Base of losses made of another one, `inner`, which take a sample's outputs together."""
 
-    inner: Loss
+    inner: AbstractVar[Loss]
+
+    @abc.abstractmethod
+    def sample_losses(
+        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+    ) -> Float[Array, " P"]:
+        """Return each sample's own loss, (P,)."""
 
     @property
     def is_sum_over_outputs(self) -> bool:
@@ -169,10 +177,22 @@ class SumOfLastOutput(Loss):
         targets: Float[Array, "P N_out"],
         weights: TargetWeights = None,
     ) -> Float[Array, ""]:
-        """Return the sum of the last outputs, by their weights."""
+        """Return the sum of the samples' losses, by their weights."""
+        losses = self.sample_losses(outputs, targets)
+        return jnp.sum(losses if weights is None else weights * losses, dtype=outputs.dtype)
+
+
+class SumOfLastOutput(AbstractLossBySample):
+    """The loss of outputs of which the last one is the sample's own loss by `inner`."""
+
+    inner: Loss
+
+    def sample_losses(
+        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+    ) -> Float[Array, " P"]:
+        """Return the last outputs, (P,)."""
         del targets
-        own = outputs[:, -1]
-        return jnp.sum(own if weights is None else weights * own)
+        return outputs[:, -1]
 
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
         """Accept all targets: they are in the rows."""
@@ -190,29 +210,17 @@ def join_loss(
     return both, replace_fields(task, x=rows, y=none), SumOfLastOutput(loss)
 
 
-class RoundedLoss(Loss):
+class RoundedLoss(AbstractLossBySample):
     """A loss with its kinks rounded off over |z| < width, as `SmoothKinks` does a network's."""
 
-    loss: FunctionLoss
+    inner: FunctionLoss
     width: ArrayLike
 
-    @property
-    def is_sum_over_outputs(self) -> bool:
-        """Tell that a function may take all outputs together."""
-        return False
-
-    def factor_per_sample(self, mass: Scalar) -> Scalar:
-        """Return the factor of each sample's own loss, that of the loss itself."""
-        return self.loss.factor_per_sample(mass)
-
-    def total_loss(
-        self,
-        outputs: Float[Array, "P N_out"],
-        targets: Float[Array, "P N_out"],
-        weights: TargetWeights = None,
-    ) -> Float[Array, ""]:
-        """Return the sum over samples of the rounded losses, by their weights."""
-        function = cast(LossFunction, self.loss.function)
+    def sample_losses(
+        self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
+    ) -> Float[Array, " P"]:
+        """Return the rounded losses, (P,)."""
+        function = cast(LossFunction, self.inner.function)
         program = _program_of_loss(function, outputs.shape[1], outputs.dtype)
         assert isinstance(program, KinkProgram)
         round_off = functools.partial(smooth_relu(jnp.zeros((), outputs.dtype), self.width), 0)
@@ -220,12 +228,11 @@ class RoundedLoss(Loss):
         def loss_of_sample(output: Array, target: Array) -> Array:
             return program.evaluate([output, target], round_off)[0]
 
-        losses = jax.vmap(loss_of_sample)(outputs, targets)
-        return jnp.sum(losses if weights is None else weights * losses, dtype=outputs.dtype)
+        return jax.vmap(loss_of_sample)(outputs, targets)
 
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
-        """Raise `ValueError` for targets that the loss is not made for."""
-        self.loss.require_fit(targets)
+        """Raise `ValueError` for targets that the inner loss is not made for."""
+        self.inner.require_fit(targets)
 
 
 def round_off(loss: Loss, width: ArrayLike | None, outputs: int, dtype: DTypeLike) -> Loss:

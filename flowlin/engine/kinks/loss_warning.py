@@ -31,9 +31,14 @@ def trouble_of_loss(problem: Problem, kinks: AbstractKinks) -> str:
     if found.unknown_because:
         return f"; kinks of the loss are not known: {found.unknown_because}"
     known = isinstance(problem.network, ForeignModel) and kinks.walks
-    if not found.sites or known or kinks.width is not None:
+    return "" if known else across_loss_kinks(kinks, found.sites)
+
+
+def across_loss_kinks(kinks: AbstractKinks, sites: tuple[KinkSite, ...]) -> str:
+    """Return a clause on the kinks of a loss that a run goes across, or nothing."""
+    if not sites or kinks.width is not None:
         return ""
-    return f"; the loss has kinks ({describe_sites(found.sites)}), which this run goes across"
+    return f"; the loss has kinks ({describe_sites(sites)}), which this run goes across"
 
 
 def warn_loss_kinks(
@@ -46,9 +51,9 @@ def warn_loss_kinks(
     assert isinstance(loss, FunctionLoss)
     warn_user(
         f"`loss` = {loss.name} has kinks ({describe_sites(sites)}), which only the walk of an "
-        f"Equinox module knows: that of {with_article(problem.network.kind)} goes across them, and "
-        "where its flow slides on one its steps shrink without end. Pass an eqx.nn.MLP of the same "
-        "weights, `kinks=fl.SmoothKinks(1e-4)`, which rounds them off, or "
+        f"Equinox module knows: a run of {with_article(problem.network.kind)} goes across them, "
+        "and where its flow slides on one its steps shrink without end. Pass an eqx.nn.MLP of the "
+        "same weights, `kinks=fl.SmoothKinks(1e-4)`, which rounds them off, or "
         "`kinks=fl.IgnoreKinks()` to choose that.",
         KinksWarning,
     )

@@ -84,15 +84,17 @@ class ModuleFlow(AbstractSlidingFlow):
 
         Patches that are alike, as of an empty background, share a kink in this way, or one z that
         is rectified twice. It is told at random choices of all weights, where the gates of each
-        place are one number that is neither zero nor one.
+        place are one number that is neither zero nor one, and at weights of zero, which leave the
+        constants: as 1 - w x and 2 - w x are told apart where x is large.
         """
         rng, hidden = np.random.default_rng(1), self.network.hidden
         slopes = np.repeat(rng.uniform(0.3, 0.7, len(hidden)), hidden)
         gates = jnp.asarray(slopes[:, None].repeat(self.task.samples, 1), self.task.x.dtype)
         group = jnp.zeros(gates.size, int)
-        for _ in range(DRAWS):
+        for scale in (0.0, *[1.0] * DRAWS):
             weights = jax.tree.map(
-                lambda a: jnp.asarray(rng.normal(size=a.shape), a.dtype), self.network.parameters
+                lambda a, scale=scale: jnp.asarray(scale * rng.normal(size=a.shape), a.dtype),
+                self.network.parameters,
             )
             z = lax.stop_gradient(self._values(weights, gates, jnp.zeros_like(gates))[1])
             places = jnp.split(jnp.abs(z), np.cumsum(hidden)[:-1].tolist())
