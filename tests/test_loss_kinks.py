@@ -54,12 +54,20 @@ def walk(model, task, t1, loss=l1, **options):
     return fl.gradient_flow(model, task, t1, loss=loss, **{"rtol": RTOL, **options})
 
 
-@pytest.mark.parametrize("start", [0.0, 1e-20, 0.25, 2.0])
-def test_one_weight_goes_to_its_kink_at_constant_speed_and_stays(start):
-    ts = np.array([0.0, 0.1, 0.2, 0.5, 1.0])
-    flow = walk(slope(start), ONE, 1.0, ts=ts)
+STARTS = [0.0, 1e-20, 0.25, 2.0]
+TS = np.array([0.0, 0.1, 0.2, 0.5, 1.0])  # as many in all runs of one weight, which are one program
+
+
+@pytest.fixture(scope="module")
+def slopes():
+    return {start: walk(slope(start), ONE, 1.0, ts=TS) for start in STARTS}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_one_weight_goes_to_its_kink_at_constant_speed_and_stays(slopes, start):
+    flow = slopes[start]
     arrives = abs(0.5 - start) / 2
-    np.testing.assert_allclose(flow.losses, 4 * np.maximum(arrives - ts, 0), atol=of_flow(RTOL))
+    np.testing.assert_allclose(flow.losses, 4 * np.maximum(arrives - TS, 0), atol=of_flow(RTOL))
     assert float(flow.final.w[0]) == pytest.approx(0.5, rel=ROUNDING)
     assert flow.stats["kinks"] == "ExactKinks()"
     assert "abs of loss (1)" in flow.stats["kinks_because"]
@@ -71,11 +79,11 @@ def test_one_weight_goes_to_its_kink_at_constant_speed_and_stays(start):
 
 
 def test_it_stays_where_it_starts_at_the_kink_and_for_ever():
-    flow = walk(slope(0.5), ONE, 1.0, ts=[0.0, 1.0])
+    flow = walk(slope(0.5), ONE, 1.0, ts=TS)
     assert float(flow.final.w[0]) == 0.5
     assert len(flow.events) == 0
     assert flow.events.sides(0.0, 0).tolist() == [[0]]
-    late = walk(slope(0.0), ONE, 1e6, ts=[0.0, 1e6])
+    late = walk(slope(0.0), ONE, 1e6, ts=1e6 * TS)
     assert float(late.final.w[0]) == pytest.approx(0.5, rel=1e-14)
     assert int(late.stats["num_steps"]) < 100
 
