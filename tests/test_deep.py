@@ -25,7 +25,7 @@ from flowlin.engine.kinks.one_layer_switching import OneLayerSwitching
 from tests.test_walk import descended, gaussian
 from tests.test_walk import exact as walk_exactly
 from tests.tolerances import ROUNDING
-from tests.zoo import distance, jit, times
+from tests.zoo import deep_walk, distance, jit, times
 
 pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
 
@@ -231,8 +231,8 @@ def test_the_rule_against_enumeration_at_many_starts():
 @pytest.fixture(scope="module")
 def walked():
     """A walk in which samples slide in two layers for most of the time, with its branches."""
-    network = start(TREE, (16, 16), 3, variance=1e-2)
-    return network, exact(network, TREE, END, 1e-10, None, ts=times(END))
+    flow = deep_walk(END, 1e-10)
+    return start(TREE, (16, 16), 3, variance=1e-2), flow
 
 
 def sides_at(flow, t, layers=(16, 16), samples=8):
@@ -419,6 +419,8 @@ def test_branches_are_told(walked):
     branches = flow.events.select("branch")
     assert len(branches) >= 1
     assert flow.stats["branch_certificate"] > 0
+    assert all("leaves its slide to on" in why for why in branches.reason)
+    assert not any(flow.events.select("gate").reason)
     for row, place in zip(branches.table(), branches.place, strict=True):
         layer, unit, sample = row["index"]
         assert place == (f"weights[{layer}]", unit, sample)

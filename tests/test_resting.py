@@ -78,6 +78,8 @@ def test_a_kink_that_turns_to_repel_a_dead_unit_is_a_branch(resting):
     assert np.ptp(z[late, unit], axis=0).max() == 0
     assert f"from t = {time:.6g} on this flow is one of several" in repr(resting)
     assert "branch 1" in repr(resting)
+    (why,) = resting.events.select("branch").reason
+    assert "rests turns to repel" in why
 
 
 def test_no_branch_is_no_word():
@@ -170,8 +172,10 @@ def test_a_unit_that_passes_through_zero_weights_may_go_on_or_die():
         rng.normal(size=shape)
     network = fl.ReLUNetwork((rng.normal(size=(3, 2)), rng.normal(size=(1, 3))), None)
     flow = fl.gradient_flow(network, task, 10.0, rtol=RTOL)
-    branches = flow.events.select("branch").table()
+    found = flow.events.select("branch")
+    branches = found.table()
     assert branches
+    assert all("more kinks of the unit meet than it has inputs" in why for why in found.reason)
     assert all(row["time"] == pytest.approx(0.52678, abs=1e-5) for row in branches)
     assert all(row["index"][:2] == (0, 0) for row in branches)
     stays = fl.gradient_descent(network, task, 1e-4, t1=10.0)

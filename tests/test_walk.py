@@ -220,6 +220,7 @@ def test_weights_of_zero_stay_and_it_is_told_that_smooth_gates_leave():
     assert flow.losses[-1] == flow.losses[0] == 0.5
     (branch,) = flow.events.select("branch").table()
     assert (branch["time"], branch["index"]) == (0.0, (0, 0, 0))
+    assert "starts on its kink" in flow.events.select("branch").reason[0]
     assert "from t = 0 on this flow is one of several" in repr(flow)
     smooth = fl.gradient_flow(network, fl.Task([[1.0]], [[1.0]]), 3.0, kinks=fl.SmoothKinks(1e-3))
     assert smooth.losses[-1] < 1e-6

@@ -38,7 +38,8 @@ from flowlin.engine.step_control import (
 from flowlin.events.watch import Observer, Watch, log_with_names, watches_without_names
 from flowlin.networks.base import AbstractModel, trainable_part
 from flowlin.networks.modules import unit_places
-from flowlin.record.event_log import EventLog, gate_log
+from flowlin.record.event_log import EventLog
+from flowlin.record.gate_log import gate_log
 from flowlin.record.origin import Origin, RunState
 from flowlin.record.results import RESULTS
 from flowlin.record.trajectory import Trajectory, trim_run

@@ -1,6 +1,6 @@
 """The log of everything that crossed its level during a run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -17,7 +17,7 @@ from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import print_by
 from flowlin._tools.warn import warn_user
 from flowlin.networks.base import UnitPlace, number_of_layer
-from flowlin.record.buffer import EventBuffer
+from flowlin.record.branch_reason import REASONS
 from flowlin.record.channel import Channel
 from flowlin.record.event_log_summary import event_log_summary, mask_of_determined
 from flowlin.record.touches import mask_of_touches
@@ -199,6 +199,16 @@ class EventLog(eqx.Module):
             channel, local = self.channels[k], int(component) - self.offsets[k]
             inner = np.unravel_index(local, channel.shape) if channel.shape else ()
             yield channel, tuple(int(i) for i in inner)
+
+    @property
+    def reason(self) -> list[str]:
+        """Return why each event named "branch" is one (outside `jit`); of others, nothing.
+
+        Nothing as well in files of older versions, which did not keep it.
+        """
+        self._require_known("events.reason")
+        pairs = zip(self.name, np.asarray(self.new), strict=True)
+        return [REASONS.get(int(new), "") if name == "branch" else "" for name, new in pairs]
 
     @property
     def promise(self) -> list[str]:
@@ -459,35 +469,4 @@ def warn_unresolved(log: EventLog) -> None:
         "swings or jumps faster than a step can be searched. Watch a function that is a number "
         "throughout, or a smoother one, or lower `rtol`.",
         CrossingsWarning,
-    )
-
-
-def gate_log(
-    found: EventBuffer, initial: Int[Array, "H P"], places: Sequence[UnitPlace], end: Array
-) -> EventLog:
-    """Make the log of gates' changes until `end`, in channels "gate", one per layer.
-
-    Channels "branch", one per layer, hold where the flow may not have been unique.
-    """
-    time, count = found.times_until(end)
-    gates, branches = (
-        [
-            Channel(name, (place.units, initial.shape[1]), (layer,), units_at=place)
-            for layer, place in enumerate(places)
-        ]
-        for name in ("gate", "branch")
-    )
-    sides = initial.astype(int).ravel()
-    never = jnp.zeros(sum(channel.size for channel in branches), sides.dtype)
-    return EventLog(
-        time=time,
-        uncertainty=found.uncertainty,
-        component=found.component.astype(int),
-        old=found.old.astype(int),
-        new=found.new.astype(int),
-        count=count,
-        initial=jnp.concatenate([sides, never]),
-        channels=(*gates, *branches),
-        unresolved=Unresolved.empty(time.dtype),
-        shift=found.shift,
     )

@@ -36,7 +36,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Int8, PyTree
 
 from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin._tools.numerics import dtype_rounding
@@ -59,6 +59,7 @@ from flowlin.engine.kinks.sides import (
     solve_gram,
     write_slots,
 )
+from flowlin.record.branch_reason import LEAVES_SLIDE, UNDECIDED_DESCENT
 from flowlin.record.buffer import EventBuffer
 
 BLOCK_PASSES = 12  # in which all wrong sides change at once, before the last one alone
@@ -140,8 +141,8 @@ class DeepSwitching(AbstractSwitching):
         pairs = jnp.arange(sides.codes.size)
 
         def log_changes():
-            new, branch = self._decide_sides(lax.stop_gradient(piece.y1), sides, piece.fired)
-            branch = branch.ravel().astype(jnp.int8)
+            new, reasons = self._decide_sides(lax.stop_gradient(piece.y1), sides, piece.fired)
+            branch = reasons.ravel()
             more = log.append(
                 piece.end,
                 piece.uncertainty,
@@ -160,8 +161,8 @@ class DeepSwitching(AbstractSwitching):
 
     def _decide_sides(
         self, parameters: Parameters, sides: LayerSides, fired: Array
-    ) -> tuple[LayerSides, Bool[Array, "H P"]]:
-        """Return the new sides, and the pairs that left where the flow may not be unique."""
+    ) -> tuple[LayerSides, Int8[Array, "H P"]]:
+        """Return the new sides, and why the flow may not be unique where a pair left, or 0."""
         flow, frozen = self.flow, self.flow.fix_sides(sides)
         before = flow.pass_with_slides(parameters, frozen)
         near = flow.is_at_kink(parameters, widely=not flow.feeds_all)
@@ -178,12 +179,14 @@ class DeepSwitching(AbstractSwitching):
         strength = flow.joint_drive(event.full_pass)
         highest = flow.drive_bounds(parameters, frozen)[1]
         doubtful = highest > dtype_rounding(highest.dtype).snap * jnp.abs(strength)
-        branch = slides & (new.codes == ON) & doubtful
+        reasons = jnp.where(slides & (new.codes == ON) & doubtful, LEAVES_SLIDE, 0)
         if isinstance(flow, ModuleFlow) or not flow.feeds_all:
-            branch = branch | (unsure & fired & flow.is_leader)
+            torn = unsure & fired & flow.is_leader & (reasons == 0)
+            reasons = jnp.where(torn, UNDECIDED_DESCENT, reasons)
+        branch = reasons != 0
         first = jnp.max(jnp.where(branch, highest, -jnp.inf))
         first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
-        return replace_fields(new, certificate=first), branch
+        return replace_fields(new, certificate=first), reasons.astype(jnp.int8)
 
     def _with_pairs_above(self, event: _Event) -> _Event:
         """Give pairs that only pairs at their kinks feed the sides that these would send them to.

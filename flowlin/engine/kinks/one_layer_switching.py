@@ -26,6 +26,7 @@ from flowlin.engine.kinks.sides import (
     slide_constraint,
     slots_of,
 )
+from flowlin.record.branch_reason import CROSSES, REVIVES, STARTS_EITHER_WAY
 from flowlin.record.buffer import EventBuffer
 
 
@@ -191,9 +192,10 @@ class OneLayerSwitching(AbstractSwitching):
         if not self.starts_at_kink:
             return log
         slots = min(self.slots, self.flow.task.samples)
-        either = may_start_on_either_side(self.flow, parameters, slots).ravel().astype(jnp.int8)
+        either = may_start_on_either_side(self.flow, parameters, slots).ravel()
         branches = either.size + jnp.arange(either.size)
-        return log.append(t0, 0.0, branches, jnp.zeros_like(either), either)
+        reason = jnp.where(either, STARTS_EITHER_WAY, 0).astype(jnp.int8)
+        return log.append(t0, 0.0, branches, jnp.zeros_like(reason), reason)
 
     def switch_sides(
         self, piece: Piece, sides: Sides, log: EventBuffer
@@ -205,14 +207,15 @@ class OneLayerSwitching(AbstractSwitching):
         of its kinks meet than it has inputs, as at weights of zero.
         """
         at = point_state(self.flow, piece.y1, sides)
-        branches = sides.rests | self._crosses_where_many_meet(piece, at)
+        crosses = jnp.where(self._crosses_where_many_meet(piece, at), CROSSES, 0)
+        reasons = jnp.where(sides.rests, REVIVES, crosses).astype(jnp.int8)
 
         def switch_unit(carry):
             left, sides, log = carry
             unit = jnp.argmax(left)
             row = choose_unit_sides(self.flow, at, unit, piece.fired[unit], sides.slots.shape[1])
             pairs = unit * row.codes.size + jnp.arange(row.codes.size)
-            branch = (branches[unit] & piece.fired[unit]).astype(jnp.int8)
+            branch = jnp.where(piece.fired[unit], reasons[unit], 0).astype(jnp.int8)
             log = log.append(
                 piece.end,
                 piece.uncertainty,

@@ -1,0 +1,11 @@
+"""Why a walk notes a branch: from there on its flow is one of several, or may be."""
+
+# What a branch's entry of the log has as its new side. Files of older versions have 1 throughout.
+STARTS_EITHER_WAY, REVIVES, CROSSES, LEAVES_SLIDE, UNDECIDED_DESCENT = 2, 3, 4, 5, 6
+REASONS = {
+    STARTS_EITHER_WAY: "the pair starts on its kink, and may leave it to either side",
+    REVIVES: "the kink on which a dead unit rests turns to repel it",
+    CROSSES: "more kinks of the unit meet than it has inputs, and some of them repel",
+    LEAVES_SLIDE: "the pair leaves its slide to on, and the loss nearby may not be convex",
+    UNDECIDED_DESCENT: "small steps of descent leave the point in more than one way",
+}
