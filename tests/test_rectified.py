@@ -1,5 +1,6 @@
 """A ReLU run read as gated linear networks: shares, graphs, replay, pathways."""
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -140,15 +141,14 @@ def test_on_symmetric_data_relu_is_linear_at_half_speed_and_half_width():
 
 
 def test_two_hidden_layers_are_graphs_where_nothing_slides():
-    task = fl.tasks.xor()
-    network = fl.ReLUNetwork.init(task, (4, 4), 0.3, key=jax.random.key(0))
-    kinks = fl.ExactKinks(slots=8)
-    deep = fl.rectified(fl.gradient_flow(network, task, 3.0, kinks=kinks, rtol=1e-10), task)
+    """Its program is that of the walk of tests/test_deep.py."""
+    tree = fl.tasks.hierarchy()
+    deep = fl.rectified(zoo.deep_walk(2.0, 1e-10), tree)
     assert deep.sliding[1] == 0
     start, end = deep.times[1:3]
-    flow = fl.gradient_flow(deep.graph(1), task, end - start, rtol=1e-11)
-    outputs = deep.network(end).outputs(task.x)
-    np.testing.assert_allclose(flow.final.outputs(task.x), outputs, atol=1e-9)
+    flow = fl.gradient_flow(deep.graph(1), tree, end - start, rtol=1e-11, solver=diffrax.Tsit5())
+    outputs = deep.network(end).outputs(tree.x)
+    np.testing.assert_allclose(flow.final.outputs(tree.x), outputs, atol=1e-9)
     slides = int(np.argmax(deep.sliding))
     for call in (lambda: deep.graph(slides), lambda: deep.pathways, lambda: deep.replay()):
         with pytest.raises(ValueError, match="hidden layers"):

@@ -112,23 +112,22 @@ def test_it_extends(ball):
 
 
 @pytest.mark.slow
-def test_under_vmap_it_is_its_single_runs():
-    masses = jnp.array([0.5, 2.0])
-    together = jax.vmap(lambda mass: run(rule=HeavyBall(mass)).final.weights)(masses)
-    for k, mass in enumerate(masses):
-        for stacked, single in zip(together, run(rule=HeavyBall(mass)).final.weights, strict=True):
+def test_its_mass_has_a_derivative_and_a_batch_is_its_single_runs(ball):
+    """In one program: of runs with several masses, values and derivatives by the mass."""
+
+    def outcome(mass):
+        flow = run(rule=HeavyBall(mass), adjoint=diffrax.ForwardMode())
+        return flow.losses[-1], flow.final.weights
+
+    masses = jnp.array([MASS, 0.5, MASS + 1e-4, MASS - 1e-4])
+    along = jax.vmap(lambda mass: jax.jvp(outcome, (mass,), (jnp.ones_like(mass),)))
+    (losses, weights), (slopes, _) = jit(along)(masses)
+    other = run(rule=HeavyBall(masses[1]), ts=ball.ts)
+    for k, alone in enumerate((ball, other)):
+        for stacked, single in zip(weights, alone.final.weights, strict=True):
             np.testing.assert_allclose(stacked[k], single, atol=1e-8)
-
-
-@pytest.mark.slow
-def test_its_mass_has_a_derivative():
-    def final_loss(mass):
-        return run(rule=HeavyBall(mass), adjoint=diffrax.ForwardMode()).losses[-1]
-
-    both = jit(lambda mass: jax.jvp(final_loss, (mass,), (1.0,)))  # one program
-    slope = both(MASS)[1]
-    difference = (both(MASS + 1e-4)[0] - both(MASS - 1e-4)[0]) / 2e-4
-    assert float(slope) == pytest.approx(float(difference), rel=1e-4)
+    difference = (losses[2] - losses[3]) / 2e-4
+    assert float(slopes[0]) == pytest.approx(float(difference), rel=1e-4)
 
 
 @pytest.mark.slow

@@ -29,6 +29,13 @@ def times(t1):
     return np.linspace(0, t1, 151)
 
 
+def deep_walk(t1, rtol):
+    """Of two layers of 16 units on `hierarchy()`; samples slide in both for most of t < 20."""
+    tree, kinks = fl.tasks.hierarchy(), fl.ExactKinks(slots=8)
+    network = fl.ReLUNetwork.init(tree, (16, 16), 1e-2, key=jax.random.key(3))
+    return fl.gradient_flow(network, tree, t1, kinks=kinks, rtol=rtol, ts=times(t1))
+
+
 def small_walk(task, rtol=1e-8, seed=0):
     """Of six units to t = 20, with sliding pairs and mode hits in its log; `hierarchy(2)`."""
     modes = fl.theory.modes(task, 1.0)
