@@ -355,6 +355,7 @@ def test_a_checkpointed_walk_goes_on_to_the_bit(walked, tmp_path):
     assert whole.stats["branch_certificate"] == flow.stats["branch_certificate"]
     flow.save(tmp_path / "deep.npz")
     loaded = fl.load(tmp_path / "deep.npz")
+    assert loaded.events.reason == flow.events.reason
     assert np.array_equal(loaded.events.select("branch").time, flow.events.select("branch").time)
     assert loaded.stats["branch_certificate"] == flow.stats["branch_certificate"]
 

@@ -102,7 +102,7 @@ class EventLog(eqx.Module):
       is `confirmed`, `Trajectory.confirm` says what it is: global.
     - `component`: (K,), position in all channels laid end to end; see `index`.
     - `old`, `new`: (K,), the side before and after: -1 below its level (a gate: off), +1 above
-      (on), 0 at the kink (gates only).
+      (on), 0 at the kink (gates only). Of a branch `new` numbers its `reason`.
     - `count`: number of events found, which exceeds K after an overflow.
     - `initial`: (C,), the side of every component at t = 0.
     - `unresolved`: where crossings may be missing (`Unresolved`).

@@ -110,14 +110,18 @@ def _graze_lines(flow: Any) -> list[tuple[str, ...]]:
 
 
 def _branch_lines(flow: Any) -> list[tuple[str, ...]]:
-    """Say when the first branch was, past which the run is one of several flows."""
+    """Say when the first branch was, past which the run is one of several flows, and why."""
     if concrete_array(flow.events.time, 1) is None:
         return []
-    times = np.asarray(flow.events.time)[event_names(flow.events) == "branch"]
-    if not np.any(np.isfinite(times)):
+    times = np.asarray(flow.events.time)
+    times = np.where(event_names(flow.events) == "branch", times, np.inf)
+    first = int(np.argmin(times)) if times.size else None
+    if first is None or not np.isfinite(times[first]):
         return []
-    since = f"from t = {np.min(times):.6g} on this flow is one of several"
-    return [("branches", f"{since}: see events.select('branch')")]
+    since = f"from t = {times[first]:.6g} on this flow is one of several"
+    rows = [("branches", f"{since}: see events.select('branch')")]
+    reason = flow.events.reason[first]
+    return [*rows, ("because", reason)] if reason else rows
 
 
 def _describe_saved(flow: Any) -> str:

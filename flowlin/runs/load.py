@@ -19,6 +19,7 @@ from flowlin.networks.globally_gated import GloballyGatedNetwork
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.layered import AbstractLayered
 from flowlin.networks.modules import ForeignModel, as_model
+from flowlin.record.branch_reason import REASONS
 from flowlin.record.event_log import EventLog
 from flowlin.record.results import RESULTS
 from flowlin.record.trajectory import Trajectory
@@ -158,8 +159,8 @@ def _check_events(log: EventLog, hidden: tuple[int, ...], samples: int) -> None:
     _require_fits("events.channels", fine)
     component = np.asarray(log.component)[np.isfinite(np.asarray(log.time))]
     _require_fits("events.component", np.all((component >= 0) & (component < log.initial.shape[0])))
-    for side in ("old", "new", "initial"):
-        _require_fits(f"events.{side}", np.all(np.abs(np.asarray(getattr(log, side))) <= 1))
+    for side, most in (("old", 1), ("new", max(REASONS)), ("initial", 1)):
+        _require_fits(f"events.{side}", np.all(np.abs(np.asarray(getattr(log, side))) <= most))
     for channel in log.channels:
         if channel.name == "gate":
             layer = dict(enumerate(hidden)).get(*channel.prefix) if channel.prefix else None
