@@ -1,16 +1,18 @@
-"""A ReLU network on all of MNIST or CIFAR-10: gradient flow with events.
+"""A ReLU network on all of MNIST or CIFAR-10: gradient flow with events. See: modes are half
+learned later than the closed form of a linear network has it (middle), and few units are ever on
+for all images (right).
 
     python examples/images_full.py                       5,000 MNIST images on a CPU,
                                                          all 60,000 where JAX sees a GPU
     python examples/images_full.py --task cifar10        grayscale, 1,024 inputs, H = 1,024
 
 One hidden layer, gates averaged over every step; with `--checkpoint FILE` a run that was killed
-goes on where it was. Prints memory and time per evaluation, when the
-loss fell to 0.025, when each mode reached half its strength (and the closed form of a linear
-network's modes from the same weights, with the imbalance that they have), and the linearization
-time t* for several quantiles; saves a figure and the numbers. The
-run ends where the loss reaches `--loss`, or at `--t1`. `--descent` adds mini-batch descent with the
-lead paper's batches of 64 and its rate, 5e-4 for sums over a batch.
+goes on where it was. Prints memory and time per evaluation, when the loss fell to 0.025, when each
+mode reached half its strength (and the closed form of a linear network's modes from the same
+weights, with the imbalance that they have), and the linearization time t* for several quantiles;
+saves the numbers, and a figure of them, which `--redraw FILE` draws anew. The run ends where the
+loss reaches `--loss`, or at `--t1`. `--descent` adds mini-batch descent with the lead paper's
+batches of 64 and its rate, 5e-4 for sums over a batch.
 
 The runs of `examples/results/`, half an hour and more each on two cores:
 
@@ -39,11 +41,15 @@ matplotlib.use("Agg")
 jax.config.update("jax_enable_x64", True)
 
 import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
 import flowlin as fl
 
 HIDDEN = {"mnist": 512, "cifar10": 1024}
+NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10 in grey"}
 QUANTILES = (0.0, 0.01, 0.1)
+TIME = r"flow time $t$ (units of $\tau$)"
+UNTOLD = ("out", "checkpoint", "against", "redraw")  # options that are not of the run
 BATCH, RATE = 64, 64 * 5e-4  # M, Fig. 1: the rate is of sums over a batch, here of means
 
 
@@ -73,6 +79,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=401, help="times saved, evenly in log t")
     parser.add_argument("--against", type=pathlib.Path, help="compares with another run's numbers")
     parser.add_argument("--checkpoint", type=pathlib.Path, help="goes on from this file")
+    parser.add_argument(
+        "--redraw", type=pathlib.Path, help="draws the figure of these numbers, and ends"
+    )
     parser.add_argument("--quick", action="store_true", help="small and short, for tests")
     given = parser.parse_args()
     if given.images is None:
@@ -186,9 +195,9 @@ def numbers(flow: fl.Trajectory) -> dict[str, Any]:
 def saved(
     given: argparse.Namespace, flow: fl.Trajectory, modes: fl.theory.Modes, closed: Any,
     descent: fl.Trajectory | None,
-) -> None:  # fmt: skip
-    """Write the numbers beside the figure."""
-    told = {k: v for k, v in vars(given).items() if k not in ("out", "checkpoint", "against")}
+) -> dict[str, Any]:  # fmt: skip
+    """Write the numbers, and return them."""
+    told = {k: v for k, v in vars(given).items() if k not in UNTOLD}
     found: dict[str, Any] = {
         "options": told,
         "s": np.asarray(modes.s, float).tolist(),
@@ -205,6 +214,13 @@ def saved(
         print(f"losses against {given.against}: {found['losses against']}")
     path = given.out / f"{name(given)}.json"
     path.write_text(json.dumps(found, indent=1) + "\n")
+    return found
+
+
+def save_figure(found: dict[str, Any], path: pathlib.Path) -> None:
+    """Save the figure of a run's numbers."""
+    draw(found).savefig(path, dpi=150)
+    print(f"\nfigure: {path}")
 
 
 def name(given: argparse.Namespace) -> str:
@@ -248,38 +264,92 @@ def report(
         print(f"{share:>10}{float(t_star.time):>10.4f}{float(t_star.fraction):>10.4f}")
 
 
-def draw(
-    axes: Any, flow: fl.Trajectory, modes: fl.theory.Modes, linear: fl.theory.Mode, level: float
-) -> None:
-    """Loss with its events, always-on fractions, mode strengths against the closed form."""
-    hits = np.asarray(flow.events.first("mode"))
-    shown = np.flatnonzero(np.asarray(modes.s) > 1e-6)[:5]
-    ax = fl.plot.losses({"ReLU": flow}, axes[0])
-    for k, colour in zip(shown, fl.plot.shades("relu", len(shown)), strict=True):
-        if np.isfinite(hits[k]):
-            at = np.interp(hits[k], np.asarray(flow.ts), np.asarray(flow.losses))
-            ax.plot(hits[k], at, "o", color=colour, ms=7, label=f"mode {k} half learned")
-    if flow.losses[-1] <= 1.2 * level:
-        ax.axhline(level, color="0.6", lw=0.9, ls="--", label=f"loss {level:g}")
-    ax.set(title="loss", ylim=(0, None))
-    ax.legend(frameon=False, fontsize="small")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", fl.LinearizationWarning)  # as the figure shows
-        for q, colour in zip(QUANTILES, fl.plot.shades("relu", len(QUANTILES)), strict=True):
-            fl.plot.activity(
-                flow, axes[1], quantile=q, parts=("always_on",), conventions=("open",),
-                label=f"on for {100 * (1 - q):g} %", colour=colour,
-            )  # fmt: skip
-    axes[1].set_title("units on for a share of the images")
-    closed = linear.strength(flow.ts[:, None])
-    rho = 0.5 * modes.full_strength
-    fl.plot.modes(flow, modes, axes[2], rho=rho, closed=closed, share=True, shown=shown.tolist())
-    axes[2].set_title("first five modes; linear: dotted")
+def draw(found: dict[str, Any]) -> Figure:
+    """A run's numbers: its loss, when modes are half learned, and units on for most images."""
+    figure, axes = plt.subplots(1, 3, figsize=(10.2, 4.2), layout="constrained")
+    draw_losses(axes[0], found)
+    draw_half_times(axes[1], found)
+    draw_units(axes[2], found)
+    given = found["options"]
+    images = f"{given['images']:,}" if given["images"] else "all"
+    figure.suptitle(
+        f"{NAMES[given['task']]}, {images} images, ReLU with H = {given['hidden']:,}, "
+        f"c = {given['bias_strength']:g}"
+    )
+    return figure
+
+
+def runs_of(found: dict[str, Any]) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """The flow and the descent, where there is one: name, numbers, and how points look."""
+    colour = fl.plot.COLOURS["relu"]
+    looks = (
+        ("flow", {"color": colour}),
+        ("descent", {"color": colour, "markerfacecolor": "white"}),
+    )
+    return [(name, found[name], look) for name, look in looks if found[name]]
+
+
+def draw_losses(ax: Any, found: dict[str, Any]) -> None:
+    """The loss over time, of descent some rows, and the level at which the run ends."""
+    for name, run, look in runs_of(found):
+        ts, losses = np.asarray(run["ts"]), np.asarray(run["losses"])
+        some = slice(None) if name == "flow" else slice(None, None, max(1, ts.size // 25))
+        marks = {"lw": 2} if name == "flow" else {"ls": "", "marker": "o", "ms": 5} | look
+        ax.plot(ts[some], losses[some], label=name, **{"color": look["color"]} | marks)
+    level = found["options"]["loss"]
+    if found["flow"]["loss reached"]:
+        ax.axhline(level, color="0.4", lw=0.9, ls="--", label=f"loss {level:g}")
+    ax.set(title="loss", xlabel=TIME, ylabel="loss $L$", ylim=(0, None))
+    over_time(ax, found)
+    ax.legend(frameon=False)
+
+
+def draw_half_times(ax: Any, found: dict[str, Any]) -> None:
+    """When each mode has half of its full strength, beside a linear network's closed form."""
+    modes = np.flatnonzero(np.asarray(found["s"]) > 1e-6)
+    closed = np.asarray(found["closed form hits"])[modes]
+    ax.plot(closed, modes, ls="", marker="x", color="black", ms=6, label="linear, closed form")
+    for name, run, look in runs_of(found):
+        hits = np.asarray(run["mode hits"])[modes]
+        ax.plot(hits, modes, ls="", marker="o", ms=7 - 2 * (name != "flow"), label=name, **look)
+        if name == "flow":
+            ax.hlines(modes, closed, hits, color="0.7", lw=1, zorder=0)
+    ax.set(title="when modes are half learned", xlabel=TIME, ylabel="mode, the strongest first")
+    ax.set(xscale="log", yticks=modes, ylim=(modes[-1] + 3, -0.6))  # with room for the legend
+    ax.legend(frameon=False, loc="lower left")
+
+
+def draw_units(ax: Any, found: dict[str, Any]) -> None:
+    """The largest share of units that are on for a share of the images, when it is reached."""
+    shades = fl.plot.shades("relu", len(QUANTILES))
+    times = found["flow"]["t*"]
+    for (kind, (t, share)), colour in zip(times.items(), shades, strict=True):
+        if share:
+            label = f"{kind}: {100 * share:.2g} % at {t:.3g}"
+            ax.plot([t, t], [0, share], color=colour, lw=1.5)
+            ax.plot(t, share, ls="", marker="^", ms=8, color=colour, label=label)
+    ax.set(title="most units on for most images", xlabel=TIME)
+    ax.set(ylabel="largest share of hidden units", ylim=(0, 0.6))
+    over_time(ax, found)
+    if any(share for _, share in times.values()):
+        ax.legend(frameon=False, loc="upper right")
+    else:
+        said = f"no unit is ever\n{list(times)[-1]}\nof the images"
+        ax.text(0.5, 0.5, said, ha="center", va="center", transform=ax.transAxes)
+
+
+def over_time(ax: Any, found: dict[str, Any]) -> None:
+    """Time from 0 to the end of the run; in a long one most happens early."""
+    end = found["flow"]["end"]
+    ax.set(xscale="log", xlim=(0.01, end)) if end > 50 else ax.set(xlim=(0, end))
 
 
 def main() -> None:
     """Run, report, draw."""
     given = options()
+    if given.redraw:
+        save_figure(json.loads(given.redraw.read_text()), given.redraw.with_suffix(".png"))
+        return
     task = getattr(fl.tasks, given.task)(samples=given.images or None)
     task = task.astype(jnp.float32) if given.float32 else task
     c = given.bias_strength
@@ -313,18 +383,8 @@ def main() -> None:
     if descent is not None:
         report(descent, modes, closed, f"descent, batches of {BATCH}")
     given.out.mkdir(parents=True, exist_ok=True)
-    saved(given, flow, modes, closed, descent)
-    figure, axes = plt.subplots(1, 3, figsize=(10.2, 4.0), layout="constrained")
-    draw(axes, flow, modes, linear, given.loss)
-    if descent is not None:
-        fl.plot.losses({"descent": descent}, axes[0])
-    if float(flow.end) > 50:  # most happens early
-        for ax in axes:
-            ax.set(xscale="log", xlim=(0.01, float(flow.end)))
-    figure.suptitle(f"{task.name}, {task.samples} images, ReLU with H = {given.hidden}, c = {c:g}")
-    path = given.out / f"{name(given)}.png"
-    figure.savefig(path, dpi=150)
-    print(f"\nfigure: {path}")
+    found = saved(given, flow, modes, closed, descent)
+    save_figure(found, given.out / f"{name(given)}.png")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ TICKS = 9.0  # points, the least that `fl.plot.style()` sets
 NAMED = {"xx-small": 5.79, "x-small": 6.94, "small": 8.33}
 FOLDERS = {
     "docs": "examples",
+    "examples/results": "examples",
     "docs/_static": "docs/_figures",
     "docs/_static/speed": "docs/_figures",
     "docs/_static/plot": "docs/_figures",

@@ -16,11 +16,13 @@ from PIL import Image
 import flowlin as fl
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent
-STUDIES = DOCS.parent / "examples" / "studies"
-sys.path[:0] = [str(DOCS / "_tools"), str(DOCS / "_figures"), str(STUDIES)]
+EXAMPLES = DOCS.parent / "examples"
+STUDIES, IMAGES = EXAMPLES / "studies", EXAMPLES / "results"
+sys.path[:0] = [str(DOCS / "_tools"), str(DOCS / "_figures"), str(STUDIES), str(EXAMPLES)]
 
 import _studies
 import half_gate_depth
+import images_full
 import letters
 import speed
 
@@ -68,6 +70,19 @@ def test_what_is_read_is_what_is_drawn(name):
     assert min(drawn) >= letters.points(letters.drawing(letters.script(picture)))
     assert len(figure.axes) <= MOST
     with Image.open(picture) as image:  # drawn at this size
+        assert image.width == pytest.approx(figure.get_figwidth() * 150, abs=1)
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("path", sorted(IMAGES.glob("images_full_*.json")), ids=lambda p: p.stem)
+def test_flows_on_all_images_are_drawn_from_their_numbers(path):
+    """`--redraw`: the committed picture has this size, and a point for each mode."""
+    found = json.loads(path.read_text())
+    figure = images_full.draw(found)
+    flow = next(line for line in figure.axes[1].lines if line.get_label() == "flow")
+    learned = [t for t, s in zip(found["flow"]["mode hits"], found["s"], strict=True) if s > 1e-6]
+    assert list(flow.get_xdata()) == learned
+    with Image.open(path.with_suffix(".png")) as image:
         assert image.width == pytest.approx(figure.get_figwidth() * 150, abs=1)
     plt.close(figure)
 

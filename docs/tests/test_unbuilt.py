@@ -71,7 +71,7 @@ def test_the_gallery_shows_all_pictures_unbuilt():
     assert all((DOCS / maker).is_file() for _, maker in captions)
     built = unbuilt.with_blocks(text)
     assert "![" not in built
-    assert built.count("```{p") == 5
+    assert built.count("```{p") == 6
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda p: p.stem)
