@@ -329,7 +329,8 @@ def draw_units(ax: Any, found: dict[str, Any]) -> None:
             ax.plot([t, t], [0, share], color=colour, lw=1.5)
             ax.plot(t, share, ls="", marker="^", ms=8, color=colour, label=label)
     ax.set(title="most units on for most images", xlabel=TIME)
-    ax.set(ylabel="largest share of hidden units", ylim=(0, 0.6))
+    most = max(share for _, share in times.values())
+    ax.set(ylabel="largest share of hidden units", ylim=(0, max(0.6, 1.35 * most)))
     over_time(ax, found)
     if any(share for _, share in times.values()):
         ax.legend(frameon=False, loc="upper right")
