@@ -83,6 +83,9 @@ def test_it_stays_where_it_starts_at_the_kink_and_for_ever():
     assert float(flow.final.w[0]) == 0.5
     assert len(flow.events) == 0
     assert flow.events.sides(0.0, 0).tolist() == [[0]]
+    zero = walk(slope(0.0), fl.Task(ONE.x, 0 * ONE.y), 1.0, ts=TS)  # no error is small beside it
+    assert float(zero.final.w[0]) == 0
+    assert int(zero.stats["num_steps"]) < 20
     late = walk(slope(0.0), ONE, 1e6, ts=1e6 * TS)
     assert float(late.final.w[0]) == pytest.approx(0.5, rel=1e-14)
     assert int(late.stats["num_steps"]) < 100

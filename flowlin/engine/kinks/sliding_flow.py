@@ -181,7 +181,7 @@ class AbstractSlidingFlow(eqx.Module):
         if frozen is not None and isinstance(self.network, ModuleWithLoss):
             rates = self.preactivation_rates(parameters, at)
             back = self._motion_back(parameters, at, frozen, rates)
-            velocity = jax.tree.map(jnp.add, velocity, back)
+            velocity = jax.tree.map(_add_beyond_rounding, velocity, back)
         return self.select_moving(velocity)
 
     def _motion_back(
@@ -252,3 +252,12 @@ def error_at_zero_outputs(task: Task, loss: Loss) -> Float[Array, ""]:
     """Return the largest |dL/d outputs| of a sample where all outputs are zero."""
     at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y, task.weights))
     return jnp.max(jnp.linalg.norm(at_zero, axis=1))
+
+
+def _add_beyond_rounding(velocity: Array, back: Array) -> Array:
+    """Return the sum of both, or zero where it may be what the ridge of `solve_gram` has left.
+
+    To weights of zero that a kink holds no error is small enough, and any velocity is one.
+    """
+    moves, eps = velocity + back, jnp.finfo(velocity.dtype).eps
+    return jnp.where(jnp.abs(moves) > 1000 * eps * jnp.abs(back), moves, 0)
