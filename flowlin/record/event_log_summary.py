@@ -12,6 +12,7 @@ from flowlin._tools.printing import (
     format_range,
     shorten_text,
 )
+from flowlin.record.branch_reason import REASONS
 
 MOST_ROWS = 8  # of a table
 
@@ -35,6 +36,17 @@ def channel_sizes(log: Any) -> dict[str, int]:
     if time is not None and "branch" not in event_names(log)[np.isfinite(time)]:
         sizes.pop("branch", None)  # which every walk watches for
     return sizes
+
+
+def first_branch(log: Any) -> tuple[float, str] | None:
+    """Return when the first branch was, and why it is one; None without any, or under `jit`."""
+    if concrete_array(log.time, 1) is None:
+        return None
+    times = np.where(event_names(log) == "branch", np.asarray(log.time), np.inf)
+    if not np.any(np.isfinite(times)):
+        return None
+    first = int(np.argmin(times))
+    return float(times[first]), REASONS.get(int(log.new[first]), "")
 
 
 def number_with_error(value: float, uncertainty: float) -> str:

@@ -38,6 +38,7 @@ from flowlin.networks.layer_places import layer_places
 from flowlin.networks.modules import ForeignModel, has_known_kinks
 from flowlin.networks.pathways import Pathway
 from flowlin.record.event_log import EventLog, warn_unresolved
+from flowlin.record.event_log_summary import first_branch
 from flowlin.record.linearization import (
     Linearization,
     UnitCounts,
@@ -117,10 +118,13 @@ class Trajectory(eqx.Module):
         time from which on no event is determined, or inf. Of exact walks `slots`, with how many
         they ended (see `ExactKinks`), `grazing_margin`, how nearly a pair missed a kink that
         repels, and `rtol`; outside of `jit` and `vmap` also `undecided_touches`: how many times a
-        pair switched there and back within the run's error, see `EventLog.is_touch`.
+        pair switched there and back within the run's error, see `EventLog.is_touch`; and where the
+        log has a branch `branch_because`, the first one's reason.
         """
         touches = count_touches(self.events)
-        found = {} if touches is None else {"undecided_touches": touches}
+        found: dict[str, Any] = {} if touches is None else {"undecided_touches": touches}
+        if (branch := first_branch(self.events)) and branch[1]:
+            found["branch_because"] = branch[1]
         return {**self.counts, **found, **dict(self.labels)}
 
     @property

@@ -21,6 +21,7 @@ from flowlin.networks.modules import ForeignModel, has_known_kinks
 from flowlin.record.event_log_summary import (
     channel_sizes,
     event_names,
+    first_branch,
     number_with_error,
     say_whose_error,
 )
@@ -111,16 +112,11 @@ def _graze_lines(flow: Any) -> list[tuple[str, ...]]:
 
 def _branch_lines(flow: Any) -> list[tuple[str, ...]]:
     """Say when the first branch was, past which the run is one of several flows, and why."""
-    if concrete_array(flow.events.time, 1) is None:
+    if (branch := first_branch(flow.events)) is None:
         return []
-    times = np.asarray(flow.events.time)
-    times = np.where(event_names(flow.events) == "branch", times, np.inf)
-    first = int(np.argmin(times)) if times.size else None
-    if first is None or not np.isfinite(times[first]):
-        return []
-    since = f"from t = {times[first]:.6g} on this flow is one of several"
+    time, reason = branch
+    since = f"from t = {time:.6g} on this flow is one of several"
     rows = [("branches", f"{since}: see events.select('branch')")]
-    reason = flow.events.reason[first]
     return [*rows, ("because", reason)] if reason else rows
 
 
