@@ -218,8 +218,15 @@ with fl.plot.style():
     plt.show()
 
 # %% [markdown]
-# With 64 units it is 9.4, 24.2 and 12.3 at the rates 1e-2, 1e-3 and 1e-4 where the flow has 2.7712
-# and 23.157 (`examples/results/chattering.json`, by `examples/chattering.py`).
+# With 64 units (`examples/results/chattering.json`, by `examples/chattering.py`):
+#
+# | run | $t^*$ |
+# | --- | --- |
+# | descent, rate 1e-2 | 9.4 |
+# | descent, rate 1e-3 | 24.2 |
+# | descent, rate 1e-4 | 12.3 |
+# | flow, open | 2.7712 |
+# | flow, closed | 23.157 |
 #
 # ## What it takes to ignore the kinks
 #

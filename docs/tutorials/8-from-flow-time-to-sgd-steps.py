@@ -192,8 +192,8 @@ with fl.plot.style():
 #
 # On a ReLU network's kinks descent chatters, with a width proportional to the rate ([tutorial
 # 6](6-exact-flow-through-kinks.py)). Its parameters converge to the flow's at first order all the
-# same: on the tree the logarithm of the distance has the slope 1.002 in that of the rate, 0.994 to
-# 1.005 over three seeds, down to rates of 5e-6 (`benchmarks/results/descent_limit.md`). But what
+# same: on the tree the logarithm of the distance has the slope 1.002 in that of the rate, down to
+# rates of 5e-6 (0.994 to 1.005 over three seeds: `benchmarks/results/descent_limit.md`). But what
 # counts signs, such as $t^*$, does not converge to the flow's open or closed value. So a
 # certificate for the loss is none for $t^*$.
 #
