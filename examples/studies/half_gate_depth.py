@@ -405,7 +405,9 @@ def _draw_modes(ax: plt.Axes, data: Data) -> None:
     names = [f"{own[0]}" if len(own) == 1 else f"{own[0]} to {own[-1]}" for own in first.groups]
     ax.set_xticks(at, names)
     ax.set(xlabel="modes of one strength, strongest first", ylabel="half time over linear one's",
-           title=r"A. Two layers of 32 ($\triangle$ aligned law, $\nabla$ Gaussian)")  # fmt: skip
+           title="A. Two layers of 32")  # fmt: skip
+    for mark, law in (("^", "aligned law"), ("v", "Gaussian law")):
+        ax.plot([], [], mark, markersize=6, markerfacecolor="none", color="0.4", label=law)
     ax.set_ylim(1, 1.25 * max(ax.get_ylim()[1], 2))
     ax.legend(fontsize="small", ncols=2, loc="upper left")
 
