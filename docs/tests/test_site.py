@@ -35,6 +35,8 @@ FAULTS = r"""(() => {
   note("formula", all(".math").filter((m) => !m.querySelector(".katex-html"))
     .map((m) => m.textContent));
   note("formula", all(".katex-error").map((e) => e.title));
+  note("dollar", all("article .math").filter((m) => m.previousSibling?.textContent.endsWith("$")
+    || m.nextSibling?.textContent.startsWith("$")).map((m) => m.textContent.slice(0, 40)));
   const article = document.querySelector("article").cloneNode(true);
   article.querySelectorAll("pre, code, .math").forEach((e) => e.remove());
   note("TeX", article.textContent.match(/\$[^$\n]*\\[a-z]+[^$\n]*\$|\\\(|\\\[|\\frac/g) ?? []);
@@ -243,6 +245,25 @@ def test_nothing_of_a_walk_lies_over_another_thing(tab, width):
 CARDS = "document.querySelectorAll('article.verdict:not([hidden])')"
 
 
+def test_a_card_is_on_one_screen(tab):
+    tab.look(1280, "light")
+    tab.open(SITE / "verdicts.html")
+    heights = tab.run(f"[...{CARDS}].map((card) => card.getBoundingClientRect().height)")
+    assert max(heights) < 900
+
+
+def test_the_start_page_has_told_all_within_two_screens(tab):
+    """What flowlin is for, ten lines with what they print, two commands, and what it is not."""
+    tab.look(1280, "light", height=1080)
+    tab.open(SITE / "index.html")
+    tops = tab.run(
+        "Object.fromEntries([...document.querySelectorAll('article h2')].map((h) =>"
+        "[h.firstChild.textContent, h.getBoundingClientRect().top + scrollY]))"
+    )
+    assert list(tops)[:4] == ["In ten lines", "Two commands", "What it is not", "Watch it"]
+    assert tops["Watch it"] <= 2 * 1080
+
+
 def test_the_verdicts_are_filtered(tab):
     tab.look(1280, "light")
     tab.open(SITE / "verdicts.html")
@@ -296,10 +317,11 @@ def test_a_fault_is_told(tab, tmp_path):
     page = tmp_path / "page.html"
     page.write_text(
         "<article><p>$\\alpha$ <img src='none.png'><span class='math'>x</span></p>"
+        "<p>$<span class='math'>y</span>$</p>"
         "<div style='width: 2000px'>wide</div></article><script>f()</script>"
     )
     tab.look(400, "light")
     tab.open(page)
     told = "\n".join(faults(tab))
-    for word in ("picture: ", "formula: x", "TeX: $", "px in 400", "f is not defined"):
+    for word in ("picture: ", "formula: x", "dollar: y", "TeX: $", "px in 400", "f is not defined"):
         assert word in told
