@@ -78,6 +78,7 @@ def test_a_kink_that_turns_to_repel_a_dead_unit_is_a_branch(resting):
     assert np.ptp(z[late, unit], axis=0).max() == 0
     assert f"from t = {time:.6g} on this flow is one of several" in repr(resting)
     assert resting.stats["branch_because"] == resting.events.select("branch").reason[0]
+    assert "the kink on which a dead unit rests" in repr(resting.events.select("branch"))
     assert "because    the kink on which a dead unit rests turns to repel it" in repr(resting)
     assert "branch 1" in repr(resting)
     (why,) = resting.events.select("branch").reason

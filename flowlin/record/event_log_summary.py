@@ -91,7 +91,7 @@ def event_log_summary(log: Any) -> Summary:
 
 
 def _event_rows(log: Any, count: int, more: bool) -> list[tuple[str, ...]]:
-    """List the first events one by one: what crossed, when, and from which side to which."""
+    """List the first events one by one: what crossed, when, from which side to which, or why."""
     columns = (log.component, log.time, log.uncertainty, log.old, log.new)
     kept, rows = [np.asarray(column)[:count].tolist() for column in columns], []
     for k, time, off, old, new in zip(*kept, strict=True):
@@ -99,7 +99,7 @@ def _event_rows(log: Any, count: int, more: bool) -> list[tuple[str, ...]]:
             (
                 _component_name(log, k),
                 f"t = {number_with_error(time, off)}",
-                f"{old:+d} -> {new:+d}",
+                REASONS.get(new, f"{old:+d} -> {new:+d}"),
             )
         )
     return rows + [("...", "", "")] * more
