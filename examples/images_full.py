@@ -1,6 +1,6 @@
 """A ReLU network on all of MNIST or CIFAR-10: gradient flow with events. See: modes are half
-learned later than the closed form of a linear network has it (middle), and few units are ever on
-for all images (right).
+learned later than the closed form of a linear network has it, where it has a time (middle), and few
+units, if any, are ever on for all images (right).
 
     python examples/images_full.py                       5,000 MNIST images on a CPU,
                                                          all 60,000 where JAX sees a GPU
@@ -342,7 +342,9 @@ def draw_units(ax: Any, found: dict[str, Any]) -> None:
 def over_time(ax: Any, found: dict[str, Any]) -> None:
     """Time from 0 to the end of the run; in a long one most happens early."""
     end = found["flow"]["end"]
-    ax.set(xscale="log", xlim=(0.01, end)) if end > 50 else ax.set(xlim=(0, end))
+    ax.set(xlim=(0, end))
+    if end > 50:
+        ax.set(xscale="log", xlim=(0.01, end))
 
 
 def main() -> None:

@@ -143,7 +143,7 @@ def test_on_symmetric_data_relu_is_linear_at_half_speed_and_half_width():
 def test_two_hidden_layers_are_graphs_where_nothing_slides():
     """Its program is that of the walk of tests/test_deep.py."""
     tree = fl.tasks.hierarchy()
-    deep = fl.rectified(zoo.deep_walk(2.0, 1e-10), tree)
+    deep = fl.rectified(zoo.deep_walk(2.0, 1e-10)[1], tree)
     assert deep.sliding[1] == 0
     start, end = deep.times[1:3]
     flow = fl.gradient_flow(deep.graph(1), tree, end - start, rtol=1e-11, solver=diffrax.Tsit5())

@@ -30,10 +30,13 @@ def times(t1):
 
 
 def deep_walk(t1, rtol):
-    """Of two layers of 16 units on `hierarchy()`; samples slide in both for most of t < 20."""
+    """A network of two layers of 16 units, and its walk on `hierarchy()`.
+
+    Samples slide in both layers for most of t < 20.
+    """
     tree, kinks = fl.tasks.hierarchy(), fl.ExactKinks(slots=8)
     network = fl.ReLUNetwork.init(tree, (16, 16), 1e-2, key=jax.random.key(3))
-    return fl.gradient_flow(network, tree, t1, kinks=kinks, rtol=rtol, ts=times(t1))
+    return network, fl.gradient_flow(network, tree, t1, kinks=kinks, rtol=rtol, ts=times(t1))
 
 
 def small_walk(task, rtol=1e-8, seed=0):

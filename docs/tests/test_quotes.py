@@ -95,6 +95,39 @@ def test_speeds_are_those_of_the_result(tree, page):
     assert tree["cap"] / _peers_table.best(tree, tree["main"], 1e-5)["seconds"] >= 250
 
 
+@pytest.mark.parametrize("work", ["evaluations", "seconds"])
+@pytest.mark.parametrize("error", [5e-4, 2e-4, 1e-4])
+def test_averaged_gates_lie_left_of_all_others(work, error):
+    """As the caption on their page says of the picture of digits."""
+    text = (DOCS / "explanation/averaged-gates.md").read_text()
+    assert "from an error of 5e-4 on averaged gates (black, filled)" in text
+    (digits,) = (entry for entry in load("peers") if entry["problem"] == "relu digits")
+    costs = {
+        run[work]: one["name"]
+        for one in digits["contenders"]
+        for run in one["tried"]
+        if work in run and run.get("error", 1) <= error
+    }
+    assert costs[min(costs)] == "flowlin AveragedKinks"
+
+
+def test_bold_claims_are_those_of_the_tables_below_them():
+    gates, exact = (
+        (DOCS / f"explanation/{name}.md").read_text() for name in ("averaged-gates", "exactness")
+    )
+    assert "**To an error of 6e-5 on digits with c = 10 averaged gates take a sixth" in gates
+    (row,) = re.findall(r"^\| digits c=10 t=10 \| (.*) \|$", gates, re.M)
+    (error, averaged), (other, bosh3) = (
+        [float(z) for z in cell.split(" : ")] for cell in (row.split(" | ")[k] for k in (1, 5))
+    )
+    assert [error, other] == pytest.approx([6e-5, 6e-5], rel=0.1)
+    assert bosh3 / averaged == pytest.approx(6, abs=0.5)
+    assert "agrees with the flow to 8e-10 or better" in exact
+    table = exact.split("## Closed forms")[1].split("**What calls")[0]
+    rows = [line.split(" | ") for line in table.split("\n") if line.startswith("| ")]
+    assert max(float(cells[2]) for cells in rows[2:]) == 8e-10
+
+
 def test_the_tutorial_has_the_same_speed(tree):
     text = (DOCS / "tutorials/6-exact-flow-through-kinks.py").read_text()
     (told,) = re.findall(r"takes Bosh3 across the kinks (\d+) times", text)

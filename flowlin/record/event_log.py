@@ -202,9 +202,13 @@ class EventLog(eqx.Module):
 
     @property
     def reason(self) -> list[str]:
-        """Return why each event named "branch" is one (outside `jit`); of others, nothing.
+        """Return why each event named "branch" is one (outside `jit`); of others, "".
 
-        Nothing as well in files of older versions, which did not keep it.
+        With one hidden layer: the pair starts on its kink and may leave it to either side; the
+        kink on which a dead unit rests turns to repel it; more kinks of a unit meet than it has
+        inputs. With several, and in modules: the pair leaves its slide to on where the loss may
+        not be convex; small steps of descent leave the point in more than one way. In files of
+        older versions, which did not keep it, "" as well.
         """
         self._require_known("events.reason")
         pairs = zip(self.name, np.asarray(self.new), strict=True)

@@ -39,7 +39,7 @@ def _shorten_values(values: tuple) -> tuple:
 
 @print_by(_grid_summary)
 class Grid(Sequence[dict[str, Cell]]):
-    """All combinations of some values, a sequence of points: those of the last name vary fastest.
+    """All combinations of some values, as a sequence of points; the last name varies fastest.
 
     A point is a dictionary from names to values. What a sweep over a grid gives, one number per
     run, has the grid's axes after `.reshape(grid.shape)`.

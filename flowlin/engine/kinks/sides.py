@@ -285,6 +285,9 @@ def map_used_slots(function: Any, slots: Int[Array, " m"], empty: int) -> PyTree
     return lax.switch(more, [over_first_slots(count) for count in counts])
 
 
+RIDGE = 100.0  # roundings of the largest number of the diagonal, which are added to it
+
+
 def solve_gram(gram: Float[Array, "m m"], q: Float[Array, " m"]) -> Float[Array, " m"]:
     """Solve gram u = q, for q in its range; zero in empty slots.
 
@@ -293,7 +296,7 @@ def solve_gram(gram: Float[Array, "m m"], q: Float[Array, " m"]) -> Float[Array,
     """
     eps = jnp.finfo(gram.dtype).eps
     diagonal = jnp.diagonal(gram)
-    ridge = jnp.where(diagonal > 0, 100 * eps * jnp.max(diagonal), 1.0)
+    ridge = jnp.where(diagonal > 0, RIDGE * eps * jnp.max(diagonal), 1.0)
     factor = jax.scipy.linalg.cho_factor(gram + jnp.diag(lax.stop_gradient(ridge)), lower=True)
     return jax.scipy.linalg.cho_solve(factor, q)
 

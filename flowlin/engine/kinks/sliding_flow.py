@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 from flowlin._tools.arrays import Parameters
 from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks.sides import (
+    RIDGE,
     SLIDING,
     FixedLayerSides,
     LayerSides,
@@ -257,7 +258,8 @@ def error_at_zero_outputs(task: Task, loss: Loss) -> Float[Array, ""]:
 def _add_beyond_rounding(velocity: Array, back: Array) -> Array:
     """Return the sum of both, or zero where it may be what the ridge of `solve_gram` has left.
 
-    To weights of zero that a kink holds no error is small enough, and any velocity is one.
+    Of what `back` takes away the ridge leaves about `RIDGE` roundings. Where a kink holds weights
+    of zero that would be all that moves, and no step's error is small beside it.
     """
     moves, eps = velocity + back, jnp.finfo(velocity.dtype).eps
-    return jnp.where(jnp.abs(moves) > 1000 * eps * jnp.abs(back), moves, 0)
+    return jnp.where(jnp.abs(moves) > 10 * RIDGE * eps * jnp.abs(back), moves, 0)
