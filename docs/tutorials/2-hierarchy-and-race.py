@@ -24,7 +24,7 @@
 #
 # A child learns that a canary is an animal before it learns that it is a bird, and that before it
 # learns its song. Deep linear networks do the same on data with a hierarchy, for a reason that can
-# be written down: the levels of the hierarchy are modes of the task, and a mode of singular value
+# be written down. The levels of the hierarchy are modes of the task, and a mode of singular value
 # $s$ takes a time of about $\frac{\tau}{2s} \log \frac{s}{d a_0}$. This tutorial runs the race,
 # checks its times against the formula, and asks what else than $s$ decides who wins.
 
@@ -222,7 +222,7 @@ with fl.plot.style():
 #
 # 1. Seeds: how often is the order that of the singular values? Use `variance=0.1` and `2e-4` and
 #    twenty keys (`fl.sweep` runs them in one call, [sweeps](../how-to/sweeps.md)). In
-#    the study above it was 95 per cent of 60 seeds at 1e-2 and all at 1e-3.
+#    the study above it was 95 per cent of 60 seeds at 1e-2. At 1e-3 it was all.
 # 2. `fl.LinearNetwork.init(..., bias=False)`: which mode wins now, and by how much less?
 # 3. An unbalanced tree: drop the features of one half with `fl.Task(task.x, ...)` and look at
 #    `fl.theory.bias_mode` again. Is the bias mode still a singular vector?

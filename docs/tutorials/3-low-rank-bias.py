@@ -22,7 +22,7 @@
 # It takes about 10 minutes to read, and about a minute to run.
 #
 # If modes are learned one after the other, the network's end-to-end matrix has rank about 1, then
-# about 2, and so on: on its way to a solution of rank $K$ it visits the best maps of every lower
+# about 2, and so on. On its way to a solution of rank $K$ it visits the best maps of every lower
 # rank. This is called the low-rank bias, or simplicity bias, of deep linear networks. The tutorial
 # shows how depth and small starts bring it about, and where it ends: it is a property of the way,
 # not of the end.
@@ -91,9 +91,9 @@ def away(network, task):
 
 # %% [markdown]
 # `observe` records functions of the network at the saved times, instead of the networks themselves.
-# Five digits are enough here, `rtol=1e-5`. The solver is given, so that it is kept to the end: left
+# Five digits are enough here, `rtol=1e-5`. The solver is given, so that it is kept to the end. Left
 # to itself the run would measure that it is stiff after the last mode and go on with another
-# ([stiff flows](../explanation/stiffness.md)), which for so few steps costs more compiling
+# ([stiff flows](../explanation/stiffness.md)). For so few steps that costs more compiling
 # than it saves.
 
 # %%
@@ -231,7 +231,7 @@ with fl.plot.style():
 
 # %% [markdown]
 # Stopped early, deep networks find a better map than a single layer. Left alone, all depths end at
-# about the same one: started small, each interpolates with the least norm, and nothing of the bias
+# about the same one: started small, each interpolates with the least norm. Nothing of the bias
 # is left, because least squares and a small start determine the map here. The bias persists at
 # convergence where fewer numbers are measured than are unknown, such as 84 entries of a 12 x 12
 # matrix of rank 2. Of the studies (ten seeds, 24 inputs; [verdicts](../verdicts.md)):

@@ -22,7 +22,7 @@
 # It takes about 12 minutes to read, and one to two minutes to run.
 #
 # A linear network computes linear functions only. **Gates** lift that without giving up what made
-# linear networks tractable: units, or whole parts of the network, are switched on or off by a
+# linear networks tractable. Units, or whole parts of the network, are switched on or off by a
 # signal that depends on the sample but not on the weights. Given its gates the network is linear on
 # every sample, and its flow is that of many linear networks which share weights. What a sample runs
 # through from input to output is a **pathway**, and the pathways race.
@@ -98,9 +98,10 @@ with fl.plot.style():
 # %% [markdown]
 # The gates were given here, and they knew the task. With gates that know nothing of it, such as
 # random half-spaces (`fl.GloballyGatedNetwork`, `fl.HalfSpaces`), one
-# needs more of them: in a study of a contextual task 16 half-spaces learned it and 2, 4 and 8 did
-# not on all seeds (`examples/paper/results/c_5_gates.json`). A ReLU network makes its gates itself,
-# from its weights; [tutorial 7](7-effective-maps.py) reads such a run as a gated network.
+# needs more of them. In a study of a contextual task 16 half-spaces learned it. With 2,
+# 4 and 8 it was not learned on all seeds (`examples/paper/results/c_5_gates.json`). A ReLU network
+# makes its gates itself, from its weights; [tutorial 7](7-effective-maps.py) reads such a run as a
+# gated network.
 #
 # ## The race of pathways
 #
@@ -147,7 +148,7 @@ def routing(active, domains=2):
 # %% [markdown]
 # `fl.theory.race` looks for singular vectors that all pathways' statistics share.
 # Where there are such, every mode flows by itself, a pathway's strength is the product of one
-# number per edge, and the race of these numbers *is* the flow; the certificate says whether that is
+# number per edge, and the race of these numbers *is* the flow. The certificate says whether that is
 # so. The weights must be aligned to the modes too: `race.aligned` makes such a start, here with
 # strength 0.1 on all edges.
 
@@ -191,8 +192,8 @@ with fl.plot.style():
     plt.show()
 
 # %% [markdown]
-# All edges start equal, and yet the shared middle takes nearly all of it: its edges lie on more
-# pathways, so more samples pull on them, and with products of three edges the first to grow is the
+# All edges start equal, and yet the shared middle takes nearly all of it. Its edges lie on more
+# pathways, so more samples pull on them. With products of three edges the first to grow is the
 # only one to grow. With more pairs that share it, its lead is larger. In the study from random
 # weights, with three domains, its share is 0.964, 0.997 and 0.998 for one to three active outputs
 # (`examples/paper/results/c_4_race.json`).

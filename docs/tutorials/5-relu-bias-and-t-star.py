@@ -88,8 +88,8 @@ with fl.plot.style():
 # The biased ReLU network learns in the same stages as the linear one, a little later. Its biases
 # move first, and on all samples alike: the strongest mode of the inputs $[c; x]$ is nearly the bias
 # itself. Without a bias the first stage is missing, and the network is no longer in step with *its*
-# linear counterpart: on XOR with coordinates $\pm 1$ it parts from it completely; on this tree the
-# first modes come later than in the linear network and the last ones sooner, where with bias all
+# linear counterpart. On XOR with coordinates $\pm 1$ it parts from it completely. On this tree the
+# first modes come later than in the linear network and the last ones sooner. With bias all
 # are late by the same factor, 1.13 (`examples/paper/results/m_fig2.json`). The loss, in which late
 # and early modes add up, hides most of that.
 #
@@ -279,11 +279,11 @@ with fl.plot.style():
 #
 # The answers are folded below.
 #
-# 1. Bias strength: `bias_strength` 0.1, 0.3, 1 and 3. Where is the always-on fraction highest, open
-#    and closed? ([Sweeps](../how-to/sweeps.md) run them in one call.)
+# 1. Bias strength: `bias_strength` in `(0.1, 0.3, 1, 3)`. Where is the always-on fraction highest,
+#    open and closed? ([Sweeps](../how-to/sweeps.md) run them in one call.)
 # 2. `flow.linearization(quantile=0.125)` counts a unit as linear when it is on for all samples but
 #    one. How does the fraction change, and what would $t^*$ be on real images without a quantile?
-# 3. Is $t^*$ causal? Compare `flow.linearization()` of runs with `t1` of 1, 2, 5 and 60.
+# 3. Is $t^*$ causal? Compare `flow.linearization()` of runs with `t1` in `(1, 2, 5, 60)`.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Answer 1", "code_prompt_hide": "Answer 1"}
 # 1. Where the bias is weak few units come on. Here it is highest at c = 1, closed as high at 0.3.

@@ -184,7 +184,7 @@ with fl.plot.style():
 #
 # Is a sliding unit on? The flow itself does not decide it, so flowlin counts both ways: **open**, a
 # sliding pair counts as off, and **closed**, it counts as on. Descent counts a flicker: in each
-# step the pair is on one side or the other, and the step at which *most* units happen to be on for
+# step the pair is on one side or the other. The step at which *most* units happen to be on for
 # all samples at once is neither of the two, nor does it settle as the rate falls. Watch it happen,
 # for 64 units on the tree and for other tasks, strengths of the bias and seeds:
 #

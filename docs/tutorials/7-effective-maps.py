@@ -23,7 +23,7 @@
 #
 # At a sample $x$ with its gates given, a ReLU network is an affine map. These **effective maps**
 # say what the network does there, which gates and weights made it, and how it came about in
-# training: between two switches of a gate, the flow is that of a gated linear network ([tutorial
+# training. Between two switches of a gate, the flow is that of a gated linear network ([tutorial
 # 4](4-gated-networks-and-the-race.py)).
 
 # %%
@@ -158,7 +158,7 @@ with fl.plot.style():
 # ## What is known of effective maps in larger networks
 #
 # On MNIST, with three hidden layers and no biases, the maps of one class come together relative to
-# their norm: the distance within classes over that between them falls from 0.948 to 0.749 in
+# their norm. The distance within classes over that between them falls from 0.948 to 0.749 in
 # training (eight seeds, last hidden layer). But with shuffled labels it falls as well, to 0.854 ±
 # 0.067; and the activations, at 0.48, tell classes apart better than the maps do. Most of it is in
 # which gates are open: gates of the end with weights of the start give 0.797, the reverse 0.939

@@ -22,9 +22,9 @@
 # It takes about 10 minutes to read, and one to two minutes to run.
 #
 # Gradient flow is where the theory is; what is run in practice takes steps, often on mini-batches.
-# This tutorial converts the units, measures how far descent is from the flow and how fast that goes
-# away with the rate, uses a flow that is nearer to descent, and asks for the largest rate at which
-# flow and descent still tell the same.
+# This tutorial converts the units, and measures how far descent is from the flow and how fast that
+# goes away with the rate. It uses a flow that is nearer to descent. It asks for the largest rate at
+# which flow and descent still tell the same.
 
 # %%
 import jax
@@ -129,8 +129,8 @@ with fl.plot.style():
 # %% [markdown]
 # ## Which rate is small enough?
 #
-# `fl.largest_learning_rate` measures it: descent is run at rate after rate, each
-# quantity (parameters, outputs, loss, times of events) is compared over the whole time, and the
+# `fl.largest_learning_rate` measures it. Descent is run at rate after rate, and each
+# quantity (parameters, outputs, loss, times of events) is compared over the whole time. The
 # largest rate within a share of the flow is bisected. Nothing is extrapolated. The stability edge,
 # 2 over the largest curvature along the flow, comes with it.
 
@@ -192,9 +192,9 @@ with fl.plot.style():
 #
 # On a ReLU network's kinks descent chatters, with a width proportional to the rate ([tutorial
 # 6](6-exact-flow-through-kinks.py)). Its parameters converge to the flow's at first order all the
-# same: on the tree the logarithm of the distance has the slope 1.002 in that of the rate, down to
-# rates of 5e-6 (0.994 to 1.005 over three seeds: `benchmarks/results/descent_limit.md`). But what
-# counts signs, such as $t^*$, does not converge to the flow's open or closed value. So a
+# same. On the tree the logarithm of the distance has the slope 1.002 in that of the rate, down to
+# rates of 5e-6. Over three seeds it is 0.994 to 1.005 (`benchmarks/results/descent_limit.md`). But
+# what counts signs, such as $t^*$, does not converge to the flow's open or closed value. So a
 # certificate for the loss is none for $t^*$.
 #
 # ## Exercises
