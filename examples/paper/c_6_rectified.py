@@ -460,8 +460,9 @@ def draw(data: Data) -> Figure:
 
 
 def draw_pathways(data: Data) -> Figure:
-    """How many pathways a ReLU network learns by: 99 % of the fall takes tens on the tree, fewer on
-    XOR (left); with several contexts pathways are on in fewer of them than by chance (right).
+    """How many pathways a ReLU network learns by. See: 99 % of the fall (grey) takes tens on the
+    tree, fewer on XOR, though the first has most of it on the tree (left). With several contexts
+    pathways that are on in all of them carry less than with samples shuffled (dashes, right).
     """
     figure, axes = plt.subplots(1, 2, figsize=(8.9, 4.4))
     draw_explained(axes[0], {"tree": data.tree, "XOR": data.xor})
@@ -475,9 +476,10 @@ def draw_pathways(data: Data) -> Figure:
 
 
 def draw_bias(data: Data) -> Figure:
-    r"""Offset XOR: the solution turns linear (grey line) at a smaller $\Delta$ with bias, or with
-    inputs 0 and 1, than without (left); and how long modes take without bias, beside what the
-    share of open gates says (right).
+    r"""Offset XOR, and how long modes take without bias. See: the curved share of the outputs falls
+    below a tenth (grey) at a smaller $\Delta$ with bias, or with inputs 0 and 1, than without
+    (left). Modes take twice as long on symmetric data, as the share of open gates says (line), and
+    mostly less on the tree (right).
     """
     figure, axes = plt.subplots(1, 2, figsize=(8.9, 4.4))
     curved = {

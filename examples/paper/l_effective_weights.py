@@ -281,8 +281,9 @@ def draw(data: Data) -> Figure:
 
 
 def draw_maps(data: Data) -> Figure:
-    """Effective weights of test images at the start and the end, by t-SNE, which shows clusters,
-    and by scaling that keeps distances (MDS), where classes overlap.
+    """Effective weights of test images at the start (left) and at the end (right), in two
+    dimensions. See: by t-SNE, which shows clusters, each digit has about one at the end (above). By
+    scaling that keeps distances (MDS) digits gather too, and overlap (below).
     """
     figure, axes = plt.subplots(2, 2, figsize=(8.8, 7.6))
     scalings = {"t-SNE": TSNE(random_state=0), "MDS": _mds()}

@@ -428,8 +428,10 @@ def draw(data: Data) -> Figure:
 
 
 def draw_flow(data: Data) -> Figure:
-    """When the flow of ReLU networks of all of MNIST learns the modes, with bias and without, and
-    how descent's distance from it falls: about as the learning rate and one over the batch.
+    """When the flow of ReLU networks of all of MNIST learns the modes, and how far descent is from
+    it. See: with bias (filled) modes are learned earlier, the first one by far (left). Descent's
+    distance falls about as the learning rate (dotted) and one over the batch, and flattens near
+    1e-4 (right).
     """
     figure, axes = plt.subplots(1, 2, figsize=(9.4, 4.4))
     draw_half_times(list(data.phases.values()), axes[0], "Modes, flow of ReLU networks")

@@ -280,8 +280,10 @@ def draw(data: Data) -> Figure:
 
 
 def draw_delta(data: Data) -> Figure:
-    r"""M Fig. 11 over all $\Delta$: with bias ReLU and linear losses differ only at small ones
-    (left), and the linear coordinate $x_3$ makes the ReLU function from smaller ones on (right).
+    r"""M Fig. 11 over all $\Delta$: how far ReLU and linear losses are apart (left), and how much
+    of the ReLU function is in the linear coordinate $x_3$ (right). See: with bias (filled) losses
+    differ only at small $\Delta$, and $x_3$ makes the function from smaller ones on than without
+    (hollow).
     """
     deltas = data.size.deltas
     figure, axes = plt.subplots(1, 2, figsize=(8.8, 4.0))

@@ -199,8 +199,10 @@ def numbers(data: Data) -> dict[str, Any]:
 
 
 def draw_stages(data: Data) -> Figure:
-    """When the stages of M Fig. 2B come, which stand apart from small weights (right): with bias
-    the ReLU network is late by one factor at every singular value, without it is early at the last.
+    """When the stages of M Fig. 2B come, and losses from small weights, where they stand apart.
+    See: with bias (filled) the ReLU network is late by nearly one factor at every singular value;
+    without (hollow) it is early at the last (left). With bias its loss has the linear one's steps,
+    without it has none.
     """
     return stages(data)
 

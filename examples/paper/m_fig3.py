@@ -1,6 +1,6 @@
 """M Fig. 3: norms, biases, activity and early outputs on the hierarchy task. See: biases rise
-before weights (A) and mostly stay positive (B); the always-on fraction has its maximum early where
-sliding counts as off, late where it counts as on (C); outputs pass the mean target (D).
+before weights (A) and mostly stay positive (B). The always-on fraction has its maximum early where
+sliding counts as off, late where it counts as on (C). Outputs pass the mean target (D).
 
 Gradient flow with exact walks through the kinks, 64 hidden units, variance 2e-4, c = 1. A to D show
 seed 0; the verdicts are over all seeds. "Early" is before the second singular value is half

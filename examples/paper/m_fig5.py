@@ -311,8 +311,9 @@ def draw(data: Data) -> Figure:
 
 
 def draw_functions(data: Data) -> Figure:
-    r"""What ReLU networks of M Fig. 5 learn with bias (left) and without (right), averaged over one
-    coordinate: with bias the third decides (below), as in linear ones; without, XOR does (above).
+    """What ReLU networks of M Fig. 5 learn with bias (left) and without (right), averaged over one
+    coordinate. See: with bias colours are strongest below, where the third coordinate decides, as
+    in linear networks; without, above, where XOR does.
     """
     edge, kinds = grid("-1/+1", data.size.edge)[0], ("ReLU, bias", "ReLU, no bias")
     figure, axes = plt.subplots(2, 2, figsize=(8.6, 7.4), sharex=True)

@@ -227,8 +227,9 @@ def draw(data: Data) -> Figure:
 
 
 def draw_codes(data: Data) -> Figure:
-    """M Fig. 6 in all codes that the text admits or nearly so: whether bias lowers the rank (C),
-    and raises what the linear label s explains (D), depends on the code.
+    """M Fig. 6 in all codes that the text admits or nearly so: the rank (C), and what the linear
+    label s explains (D). See: bias (filled) lowers the rank for inputs -1/+1, and raises it for
+    0/1. It raises what s explains in four codes of five.
     """
     figure, axes = plt.subplots(1, 2, figsize=(9.4, 5.0), sharey=True)
     codes = list(data.found)

@@ -1,6 +1,6 @@
-"""Workshop version, Fig. 4: losses of linear and ReLU networks on MNIST (one hidden layer) and grey
-CIFAR-10 (two), and the observation that they match exactly only where the linear network has half
-the hidden units.
+"""Workshop version, Fig. 4: losses of linear and ReLU networks on MNIST (one hidden layer) and
+grey CIFAR-10 (two). See: with bias (left) ReLU lies early on the linear network of half its width
+(light), as the text observes, and not on that of its own. Without (right) it lies on neither.
 
 The width of the linear network is scanned. If half of the ReLU network's gates are open, whatever
 the sample, its early phase is that of the open half; the share of open gates is measured along the
@@ -223,8 +223,9 @@ def draw(data: Data) -> Figure:
 
 
 def draw_width(data: Data) -> Figure:
-    """The loss of ReLU networks with bias is nearest to that of linear ones of half their width, on
-    MNIST and CIFAR-10 (left); descent nears the flow about as its learning rate (right).
+    """The loss of ReLU networks against that of linear ones by their width (left), and descent
+    against the flow (right), on MNIST and CIFAR-10. See: with bias (filled) the distance is least
+    at half the width. Descent nears the flow about as its learning rate (dotted).
     """
     figure, axes = plt.subplots(2, 2, figsize=(9.4, 7.8))
     for row, name in zip(axes, TASKS, strict=True):

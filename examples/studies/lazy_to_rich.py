@@ -396,8 +396,9 @@ def draw(data: Data) -> plt.Figure:
 
 
 def draw_offset(data: Data) -> plt.Figure:
-    r"""Offset XOR: at one $\Delta$ the spread R of the half times of ReLU over linear is near zero
-    and ReLU is a slowed linear network; below, it learns the third coordinate early, above late.
+    r"""Offset XOR over $\Delta$. See: for each c the spread R of half times of ReLU over linear is
+    near zero at one of them, where ReLU is a slowed linear network (A). At small ones it learns the
+    third coordinate earlier than the linear network (below the grey line), at large ones later (B).
     """
     figure, axes = plt.subplots(1, 2, figsize=(9.6, 4.2), layout="constrained")
     at = np.asarray(data.size.deltas)
