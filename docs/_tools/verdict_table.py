@@ -43,7 +43,7 @@ data-verdict="{outcome}" data-paper="{paper}" data-kind="{class}">
 """
 MORE = """\
 <details><summary>All numbers</summary>
-<p>{claim}</p><p>Measured: {measured} <i>({size})</i></p><p>Verdict: {verdict}</p>{moves}
+<p>{claim}</p>{measured}<p>Verdict: {verdict}</p>{moves}
 <p>Computed by <code>python3 dev.py run python examples/paper/{study}.py</code></p>
 </details><p class="verdict-links"><a href="#{id}">this card</a>{errata}
 """
@@ -80,7 +80,8 @@ DECIDING = {
 }
 PLACE = re.compile(r"\b(?:Fig\.|Eq\.) \d+[A-Z]?")
 # Where a sentence ends, or a part of it: not behind App., Fig., Eq., Sec.
-END = re.compile(r"(?:;|(?<!App)(?<!Fig)(?<!Figs)(?<!Eq)(?<!Eqs)(?<!Sec)\.) ")
+END = re.compile(r"(?:;|(?<! )(?<!App)(?<!Fig)(?<!Figs)(?<!Eq)(?<!Eqs)(?<!Sec)\.) ")
+CRITERION = re.compile(r"criterion\b", re.I)
 LONGEST = 120  # letters before a number
 # Of studies with more than one picture: what a row says that is shown by another than the first.
 SHOWN = {
@@ -220,6 +221,33 @@ def headline(measured: str, claim: str = "") -> tuple[str, str]:
     return ("… " if cut != before else "") + cut, found[0]
 
 
+def clauses(measured: str) -> list[str]:
+    """The clauses and sentences of what was measured; what is in brackets stays whole.
+
+    A criterion comes last, and is one with all that follows.
+    """
+    found, start = [], 0
+    for end in END.finditer(measured):
+        if CRITERION.match(measured, start):
+            break
+        before = measured[: end.start()]
+        if before.count("(") <= before.count(")"):
+            found.append(measured[start : end.start()])
+            start = end.end()
+    return [*found, measured[start:]]
+
+
+def told(measured: str, size: str) -> str:
+    """What was measured as HTML: its clauses as a list, its criterion on a line of its own."""
+    *items, last = clauses(measured)
+    criterion = f"<p>{html.escape(last[0].upper() + last[1:])}</p>" if CRITERION.match(last) else ""
+    items = [html.escape(item) for item in (items if criterion else [*items, last])]
+    if len(items) == 1:
+        return f"<p>Measured: {items[0]} <i>({html.escape(size)})</i></p>{criterion}"
+    lines = "\n".join(f"<li>{item}</li>" for item in items)
+    return f"<p>Measured <i>({html.escape(size)})</i>:</p>\n<ul>{lines}</ul>{criterion}"
+
+
 def shorten(text: str, longest: int) -> str:
     """A text's first words, up to so many letters."""
     return text if len(text) <= longest else text[:longest].rpartition(" ")[0] + " …"
@@ -241,9 +269,9 @@ def card(row: Mapping[str, str]) -> tuple[str, str]:
     safe["number"] = f"<b>{html.escape(number)}</b>" if number else ""
     said = f"<q>{safe['quote']}</q>" if row["quote"] else safe["claim"]
     moves = f"<p>{safe['moves']}</p>" if row["moves"] else ""
-    return HEAD.format_map(safe | {"said": said}), MORE.format_map(
-        safe | {"moves": moves, "errata": errata(row["source"])}
-    )
+    measured = told(row["measured"], row["size"])
+    more = {"measured": measured, "moves": moves, "errata": errata(row["source"])}
+    return HEAD.format_map(safe | {"said": said}), MORE.format_map(safe | more)
 
 
 def shown_of(row: Mapping[str, str], folder: pathlib.Path) -> pathlib.Path:

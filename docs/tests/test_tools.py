@@ -239,6 +239,33 @@ def test_the_number_of_a_card_is_that_which_decides():
         verdict_table.headline("nothing", kinks["claim"])
 
 
+def test_what_was_measured_is_a_list_of_its_clauses():
+    clauses = verdict_table.clauses
+    assert clauses("a 1; b (2; 3. 4) 5. By App. B x . y; c") == [
+        "a 1", "b (2; 3. 4) 5", "By App. B x . y", "c",
+    ]  # fmt: skip
+    assert clauses("a; criterion, of 2: less; or more. So") == [
+        "a",
+        "criterion, of 2: less; or more. So",
+    ]
+    assert verdict_table.told("a < 1; b. Criterion: c; d", "2 seeds") == (
+        "<p>Measured <i>(2 seeds)</i>:</p>\n<ul><li>a &lt; 1</li>\n<li>b</li></ul>"
+        "<p>Criterion: c; d</p>"
+    )
+    assert verdict_table.told("a; criterion: b", "size") == (
+        "<p>Measured: a <i>(size)</i></p><p>Criterion: b</p>"
+    )
+    rows = verdict_table.records()
+    letters = re.compile(r"[^\W_]+")
+    for row in rows:
+        found = clauses(row["measured"])
+        assert letters.findall(" ".join(found)) == letters.findall(row["measured"])
+        assert [part.count("(") for part in found] == [part.count(")") for part in found]
+        assert not any("; " in re.sub(r"\(.*\)", "", part) for part in found[:-1])
+    assert sum("<p>Criterion" in verdict_table.card(row)[1] for row in rows) > 100
+    assert sum("</li>\n<li>" in verdict_table.card(row)[1] for row in rows) > 100
+
+
 def test_a_source_has_ten_lines_of_summary_at_most():
     rows = verdict_table.records()
     papers = {row["paper"] for row in rows if row["class"] == "claim"}
