@@ -8,6 +8,7 @@ import jupytext
 import nbformat
 import pytest
 from docutils import nodes
+from PIL import Image
 from sphinx import addnodes
 
 DOCS = Path(__file__).resolve().parent.parent
@@ -56,6 +57,38 @@ def test_comments_stand_for_blocks_and_places():
 def test_what_a_block_has_in_its_place_unbuilt_is_left_out_of_the_build():
     text = "<!-- {plots} -->\n\n![a](b.png)\n\n<!-- until here -->\nend\n<!-- {walk} -->\nmore\n"
     assert unbuilt.with_blocks(text) == "```{plots}\n```\nend\n```{walk}\n```\nmore\n"
+
+
+SCREEN, COLUMN = 1080, (830, 110)  # pixels; a code host's column, in pixels and in letters
+FOLDED = re.compile(r"<details>.*?</details>", re.S)
+TARGET = re.compile(r"\[([^]]*)\]\([^)]*\)")
+
+
+def pixels(block):
+    """How high a code host shows a block of Markdown, about."""
+    width, letters_a_line = COLUMN
+    if block.startswith("```"):
+        return 48 + 19.7 * (block.count("\n") - 1)
+    if block.startswith("#"):
+        return 78
+    if block.startswith("|"):
+        return 16 + 37 * block.count("\n")
+    if picture := re.match(r"!\[[^]]*\]\(([^)]*)\)", block):
+        with Image.open(DOCS.parent / picture[1]) as image:
+            return 16 + image.height * width / image.width
+    block = re.sub(r"\$[^$]*\$", "a short formula", block)
+    items = [" ".join(TARGET.sub(r"\1", item).split()) for item in re.split(r"\n(?=- )", block)]
+    return 16 + sum(24 * -(-len(item) // letters_a_line) for item in items)
+
+
+def test_the_readme_is_two_screens():
+    text = FOLDED.sub("<details>", (DOCS.parent / "README.md").read_text())
+    parts = (part.strip() for part in re.split(r"(```.*?```)|\n\s*\n", text, flags=re.S) if part)
+    heights = [pixels(part) for part in parts if part]
+    assert len(heights) > 15
+    assert sum(heights) <= 2 * SCREEN
+    assert pixels("| a |\n|---|\n| b |") == 90
+    assert pixels("- [word](a.md)\n- " + "word " * 23) == 16 + 3 * 24
 
 
 def test_the_gallery_shows_all_pictures_unbuilt():
