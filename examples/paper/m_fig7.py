@@ -1,7 +1,7 @@
 """Lead paper, Fig. 7: MNIST with the classic preprocessing, one mean and one deviation over all
 pixels (below), and with each pixel's own mean subtracted (above). See: below, linear and ReLU
-losses meet by t = 1 and part then, with bias and without. Above, ReLU goes early with the linear
-network of half the width (light), and only with bias.
+losses of the flow (lines) meet by t = 1 and part then, with bias and without. Above, ReLU goes
+early with the linear network of half the width (light), and only with bias.
 
 The paper: H = 512, variance 2e-4, c = 10, batches of 64, learning rate 5e-4. Run here at this width
 with 5 seeds on a stratified subset of 5,000 images (`--full`, as committed: all 60,000): descent of

@@ -1,6 +1,6 @@
 """Lead paper, Fig. 8: CIFAR-10 in grey with both preprocessings. See: with bias (left) linear and
-ReLU losses stay near each other until t is about 1. Without (right) ReLU falls below early; input
-constants, which the lower inputs have, do not suffice.
+ReLU losses of the flow (lines) stay near each other until t is about 1. Without (right) ReLU falls
+below early; input constants, which the lower inputs have, do not suffice.
 
 The paper: H = 1,024, variance 2e-4, batches of 64, learning rate 2e-4 and, as nothing else is said,
 c = 10; the caption speaks of MNIST and of "linear and linear networks" (erratum E16). Run here at
