@@ -1,13 +1,14 @@
-"""What the suite may take: processor time of each test, seconds of compiling of each tier.
+"""What the suite may take: processor time of each test, what each tier may compile.
 
 A test of the first tier has `SECONDS` of processor time, apart from what its fixtures take, in
 which tests share runs and programs; `EXCEPTIONS` lists those that need more and says why. A test of
-the second tier is marked `slow` and has no limit of its own. The seconds that JAX spends on
-compiling are summed over all workers, and a run of more than `COMPILING` fails; the tests that
-compile most, with their fixtures, are listed beside the slowest. All are seconds of a quiet
-machine: before anything is called too slow, the clock of this one is read (`slowness`), and where
-other jobs took a part of the processors, of the seconds of compiling only the part that workers had
-counts (`compile_seconds`).
+the second tier is marked `slow` and has no limit of its own. These are seconds of a quiet machine:
+before a test is called too slow, the clock of this one is read (`slowness`).
+
+What a tier compiles is weighed, not timed: seconds of compiling of one and the same tier differed
+by half between machines, and no reading of their clocks at the end told so. Every compiled program
+is kept on disk, where the workers share them, and a run that leaves more than `COMPILED` there
+fails. The seconds are told beside it, and the tests that compile most, with their fixtures.
 """
 
 import functools
@@ -26,8 +27,8 @@ SECONDS = 3.0  # of processor time, for a test of the first tier
 # By how much one timing may miss a test's own: of a test whose programs are compiled in it, 2.9 s
 # alone were 3.7 beside another worker, and the clock of the machine told neither from the other.
 NOISE = 2.0
-# Seconds summed over all workers, each of which takes half as long again beside the other.
-COMPILING = {"not slow": 440.0, "slow": 2400.0}
+# Megabytes of compiled programs, from an empty cache; the second tier after the first.
+COMPILED = {"not slow": 440.0, "slow": 2400.0}
 # Processor time of `_compile` on a quiet machine. Inferred: it is 0.54 on one on which the first
 # tier compiled for 468 s, where another took 336 s. A loop in Python does not tell: the slower of
 # the two runs it in half of the time.
@@ -49,15 +50,15 @@ EXCEPTIONS: dict[str, tuple[float, str]] = {
 }
 
 USED = pytest.StashKey[float]()  # processor time of a test, without its fixtures
-COMPILED = "/jax/core/compile/backend_compile_duration"
-# Of this process: "seconds" of compiling, in how many "programs"; of all tests the time on the
-# "wall" and on the "processor".
+BEFORE = pytest.StashKey[frozenset[str]]()  # programs that were kept before this run
+EVENT = "/jax/core/compile/backend_compile_duration"
+# Of this process, and at the end of its workers: "seconds" of compiling, in how many "programs".
 spent: Counter[str] = Counter()
 by_test: Counter[str] = Counter()  # seconds of compiling, of this process and of workers
 
 
 def _count(event: str, duration_secs: float, **_) -> None:
-    if event == COMPILED:
+    if event == EVENT:
         spent.update(seconds=duration_secs, programs=1)  # pyright: ignore
 
 
@@ -108,13 +109,11 @@ def excess(name: str, seconds: float, slow: float) -> str | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None):
-    before, wall, processor = spent["seconds"], time.monotonic(), time.process_time()
+    before = spent["seconds"]
     try:
         return (yield)
     finally:
         by_test[item.nodeid] += spent["seconds"] - before
-        passed, used = time.monotonic() - wall, time.process_time() - processor
-        spent.update(wall=passed, processor=used)  # pyright: ignore
         _forget_compiled(MOST_MAPS if nextitem and nextitem.path == item.path else MAPS)
 
 
@@ -149,14 +148,27 @@ def pytest_testnodedown(node, error) -> None:
     by_test.update(told.get("by_test", {}))
 
 
-def compile_seconds() -> float:
-    """Seconds of compiling, less those in which other jobs had the processors."""
-    return spent["seconds"] * min(1.0, spent["processor"] / max(spent["wall"], 1e-9))
+def _programs_on_disk() -> dict[str, int]:
+    """Sizes of the compiled programs that are kept, by name."""
+    folder = Path(str(jax.config.jax_compilation_cache_dir))
+    return {file.name: file.stat().st_size for file in folder.glob("*")}
+
+
+@pytest.hookimpl
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remember what was compiled before."""
+    session.config.stash[BEFORE] = frozenset(_programs_on_disk())
+
+
+def megabytes(config: pytest.Config) -> float:
+    """Of the programs that this run has compiled and kept."""
+    before = config.stash[BEFORE]
+    return sum(size for name, size in _programs_on_disk().items() if name not in before) / 1e6
 
 
 def _allowed(config: pytest.Config) -> float:
-    """Seconds of compiling that the tier has, or both of them."""
-    return COMPILING.get(config.option.markexpr, sum(COMPILING.values()))
+    """Megabytes of compiled programs that the tier has, or both of them."""
+    return COMPILED.get(config.option.markexpr, sum(COMPILED.values()))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -164,16 +176,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if hasattr(config, "workeroutput"):
         config.workeroutput |= {"spent": dict(spent), "by_test": dict(by_test)}  # pyright: ignore
-    elif compile_seconds() > _allowed(config) * slowness() and not session.exitstatus:
+    elif megabytes(config) > _allowed(config) and not session.exitstatus:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
-    allowed, seconds, slow = _allowed(config), compile_seconds(), slowness()
+    allowed, found = _allowed(config), megabytes(config)
     terminalreporter.write_line(
-        f"compiling: {seconds:.0f} s in {spent['programs']:,} programs; this tier has "
-        f"{allowed:.0f} s of a quiet machine, and this one is {slow:.1f} times as slow"
-        + (": TOO MUCH" if seconds > allowed * slow else "")
+        f"compiled: {spent['programs']:,} programs in {spent['seconds']:.0f} s; {found:.1f} MB of "
+        f"them are new, and this tier may leave {allowed:g}"
+        + (": TOO MUCH" if found > allowed else "")
     )
     for name, seconds in by_test.most_common(LISTED):
         terminalreporter.write_line(f"{seconds:7.1f} s of compiling: {name}")
