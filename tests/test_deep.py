@@ -132,20 +132,25 @@ def test_two_units_by_hand(pairs_of_units, other):
 
 
 def pushed(network, task, sides, signals):
-    """Velocity with these gates, sliding pairs sending back `signals`; C and dz/dt, by NumPy."""
+    """Velocity with these gates, sliding pairs sending back `signals`; C and dz/dt, by NumPy.
+
+    Sides and signals may have an axis of choices before those of unit and sample.
+    """
     (w1, w2, a), (b1, b2, _) = jax.tree.map(np.asarray, network.parameters)
     x, (on1, on2) = np.asarray(task.x).T, (s > 0 for s in sides)
     z1 = w1 @ x + b1[:, None]
     h1 = on1 * z1
     h2 = on2 * (w2 @ h1 + b2[:, None])
+    h1_turned, h2_turned = np.swapaxes(h1, -1, -2), np.swapaxes(h2, -1, -2)
     error = (np.asarray(task.y).T - a @ h2) / task.samples
     c2 = a.T @ error
     s2 = np.where(sides[1] == 0, signals[1], on2 * c2)
     c1 = w2.T @ s2
     s1 = np.where(sides[0] == 0, signals[0], on1 * c1)
-    d1 = (s1 @ x.T) @ x + s1.sum(axis=1)[:, None]
-    d2 = (s2 @ h1.T) @ h1 + s2.sum(axis=1)[:, None] + w2 @ (on1 * d1)
-    return [s1 @ x.T, s2 @ h1.T, error @ h2.T, s1.sum(1), s2.sum(1)], [c1, c2], [d1, d2]
+    d1 = (s1 @ x.T) @ x + s1.sum(-1)[..., None]
+    d2 = (s2 @ h1_turned) @ h1 + s2.sum(-1)[..., None] + w2 @ (on1 * d1)
+    velocity = [s1 @ x.T, s2 @ h1_turned, error @ h2_turned, s1.sum(-1), s2.sum(-1)]
+    return velocity, [c1, c2], [d1, d2]
 
 
 def enumerated(network, task, sides, pairs):
@@ -153,32 +158,33 @@ def enumerated(network, task, sides, pairs):
 
     Of pairs that slide on one kink only the sum of what they send back is told: equal shares do.
     """
-    found = []
-    for choice in itertools.product((-1, 0, 1), repeat=len(pairs)):
-        sides = [s.copy() for s in sides]
-        for (layer, *at), side in zip(pairs, choice, strict=True):
-            sides[layer][tuple(at)] = side
-        slides = [pair for pair, side in zip(pairs, choice, strict=True) if side == 0]
+    choices = np.array(list(itertools.product((-1, 0, 1), repeat=len(pairs))))
+    sides = [np.repeat(s[None], len(choices), axis=0) for s in sides]
+    for (layer, *at), chosen in zip(pairs, choices.T, strict=True):
+        sides[layer][:, *at] = chosen
 
-        def outcome(values, sides=sides, slides=slides):
-            signals = [np.zeros(s.shape) for s in sides]
-            for (layer, *at), value in zip(slides, values, strict=True):
-                signals[layer][tuple(at)] = value
-            velocity, c, rates = pushed(network, task, sides, signals)
-            read = [np.array([q[k][u, i] for k, u, i in pairs]) for q in (c, rates)]
-            return np.concatenate([v.ravel() for v in velocity]), *read
+    def outcome(values):
+        """Of all choices, with what each of the pairs sends back where it slides."""
+        signals = [np.zeros(s.shape) for s in sides]
+        for (layer, *at), value in zip(pairs, values.T, strict=True):
+            signals[layer][:, *at] = value
+        velocity, *rest = pushed(network, task, sides, signals)
+        read = [np.stack([q[k][:, u, i] for k, u, i in pairs], axis=1) for q in rest]
+        return np.concatenate([v.reshape(len(v), -1) for v in velocity], axis=1), *read
 
-        # dz/dt of the sliding pairs is linear in what they send back.
-        still = np.array(choice) == 0
-        base = outcome(np.zeros(len(slides)))[2][still]
-        columns = [outcome(one)[2][still] - base for one in np.eye(len(slides))]
-        signals = np.linalg.lstsq(np.array(columns).T, -base)[0] if slides else np.zeros(0)
-        velocity, c, rates = outcome(signals)  # pyright: ignore
-        fine = np.all((signals <= 1e-9) & (signals >= c[still] - 1e-9))
-        fine &= np.all(np.abs(rates[still]) < 1e-9)
-        if fine and np.all(rates[~still] * np.array(choice)[~still] >= -1e-9):
-            found.append(velocity)
-    return found
+    # dz/dt of the sliding pairs is linear in what they send back.
+    nothing = np.zeros(choices.shape)
+    base = outcome(nothing)[2]
+    columns = [outcome(nothing + one)[2] - base for one in np.eye(len(pairs))]
+    signals = nothing.copy()
+    for choice, still in enumerate(choices == 0):
+        if np.any(still):
+            matrix = np.array([column[choice] for column in columns])[np.ix_(still, still)]
+            signals[choice, still] = np.linalg.lstsq(matrix.T, -base[choice, still])[0]
+    velocity, c, rates = outcome(signals)
+    held = (signals <= 1e-9) & (signals >= c - 1e-9) & (np.abs(rates) < 1e-9)
+    fine = np.where(choices == 0, held, rates * choices >= -1e-9)
+    return list(velocity[np.all(fine, axis=1)])
 
 
 def starts(trials):
