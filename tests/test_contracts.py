@@ -156,13 +156,14 @@ def rows(first):
     return [pytest.param(row, marks=() if row in first else pytest.mark.slow) for row in ROWS]
 
 
-# In tests/test_transforms.py, by more than one number.
-ELSEWHERE_TRACED = ("ExactKinks",)
+# Walks in tests/test_transforms.py, by more than one number; runs over smoothed kinks go the way of
+# the linear ones there.
+ELSEWHERE_TRACED = ("ExactKinks", "SmoothKinks")
 TRACED = [row for row in rows(FIRST_TRACED) if row.values[0] not in ELSEWHERE_TRACED]
 DIFFERENTIABLE = [row for row in TRACED if ROWS[str(row.values[0])].differentiable]
-# In reverse mode, which is dear, in tests/solvers; runs over smoothed kinks and by other explicit
-# methods go the way of the linear ones in tests/test_transforms.py.
-ELSEWHERE_REVERSED = ("events", "RecycledBDF", "RKC", "SmoothKinks", "Tsit5")
+# In reverse mode, which is dear, in tests/solvers; runs by other explicit methods go the way of the
+# linear ones in tests/test_transforms.py.
+ELSEWHERE_REVERSED = ("events", "RecycledBDF", "RKC", "Tsit5")
 REVERSIBLE = [row for row in DIFFERENTIABLE if row.values[0] not in ELSEWHERE_REVERSED]
 
 

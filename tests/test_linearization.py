@@ -268,10 +268,6 @@ def test_two_hidden_layers_log_each_layer(tree):
         pytest.param(
             (4, 3), 8, None, "ExactKinks()", "56 .unit, sample. pairs", marks=pytest.mark.slow
         ),
-        pytest.param(
-            (4,), 8, diffrax.Kvaerno5(), "SmoothKinks()", "Kvaerno5 is not an explicit",
-            marks=pytest.mark.slow,
-        ),
         ((4,), 8, diffrax.HalfSolver(diffrax.Tsit5()), "SmoothKinks()", "HalfSolver is not an"),
         ((40,), 300, None, "AveragedKinks()", "12000 .unit, sample. pairs"),
         ((40,), 300, diffrax.Bosh3(), "IgnoreKinks()", "12000 .unit, sample. pairs"),

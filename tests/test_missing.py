@@ -274,7 +274,8 @@ def test_weights_of_entries_can_be_mapped_over_and_differentiated():
     network = linear(TASK)
 
     def end(weights):
-        return fl.gradient_flow(network, fl.Task(X, Y, weights=weights), 1.0, rtol=1e-9).losses[-1]
+        task = fl.Task(X, Y, weights=weights)
+        return fl.gradient_flow(network, task, 1.0, rtol=1e-9, max_steps=64).losses[-1]
 
     stacked = jnp.stack([WEIGHTS, WEIGHTS + 1.0])
     together = jit(jax.vmap(end))(stacked)

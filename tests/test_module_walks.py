@@ -202,11 +202,10 @@ def test_convolutions_on_an_empty_background_share_kinks():
     task = fl.Task(images.reshape(6, 36), rng.normal(size=(6, 2)))
     model = Image(jax.random.key(0))
     zero = eqx.tree_at(lambda m: [m.first.bias, m.second.bias], model, replace_fn=jnp.zeros_like)
-    for start in (model, zero):
-        flow = fl.gradient_flow(start, task, END, rtol=RTOL)
-        slope, error = slope_and_error(start, task, flow)
-        assert error < 1e-4
-        assert slope == pytest.approx(1.0, abs=0.3)
+    flow = fl.gradient_flow(zero, task, END, rtol=RTOL)
+    slope, error = slope_and_error(zero, task, flow)
+    assert error < 1e-4
+    assert slope == pytest.approx(1.0, abs=0.3)
     # An event of the first convolution is in a channel, at a row and a column.
     model: Any = flow.model
     sites, log = model.kinks.sites, flow.events.select("gate")
@@ -220,8 +219,8 @@ def test_convolutions_on_an_empty_background_share_kinks():
 def test_no_walk_of_a_small_module_is_silently_elsewhere():
     """Without biases: descent comes to where a walk ends, or the walk says that it may not."""
     count = walked = 0
-    for widths in ((1, 1, 1, 1), (2, 1, 1, 1), (1, 2, 2, 1)):
-        for seed in range(40, 60):
+    for widths in ((1, 1, 1, 1), (1, 2, 2, 1)):
+        for seed in range(40, 70):
             rng = np.random.default_rng([seed, *widths])
             task = fl.Task(rng.normal(size=(4, widths[0])), rng.normal(size=(4, widths[-1])))
             shapes = zip(widths[1:], widths, strict=False)
