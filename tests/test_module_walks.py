@@ -11,7 +11,7 @@ import pytest
 
 import flowlin as fl
 from tests.tolerances import of_flow
-from tests.zoo import jit
+from tests.zoo import jit, two_layers
 
 pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
 END, RTOL = 6.0, 1e-9
@@ -118,8 +118,7 @@ def test_a_part_with_several_layers_is_no_name_of_one():
 @pytest.fixture(scope="module")
 def both():
     """A network of flowlin and the same one as an MLP of Equinox, and the walks of both."""
-    task = normal_task(0, 8, 4, 2)
-    network = fl.ReLUNetwork.init(task, (6, 6), key=jax.random.key(1), variance=0.3)
+    network, task = two_layers()
     mlp = eqx.nn.MLP(4, 2, 6, 2, use_final_bias=False, key=jax.random.key(0))
     mlp = eqx.tree_at(lambda m: [layer.weight for layer in m.layers], mlp, list(network.weights))
     mlp = eqx.tree_at(

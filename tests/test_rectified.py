@@ -1,6 +1,9 @@
 """A ReLU run read as gated linear networks: shares, graphs, replay, pathways."""
 
+import dataclasses
+
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,6 +64,12 @@ def test_between_switches_the_graph_flows_as_the_network(rectified, task):
 def test_gates_handed_over_give_the_whole_run(flow, rectified):
     assert np.mean(rectified.sliding > 0) > 0.5
     assert zoo.distance(rectified.replay(), flow.final) < 1e-9
+
+
+def test_a_replay_that_cannot_go_on_says_where(rectified, task):
+    unknown = eqx.tree_at(lambda task: task.y, task, task.y * jnp.nan)
+    with pytest.raises(RuntimeError, match=r"between the switches at t = .*`rtol` = 1e-10"):
+        dataclasses.replace(rectified, task=unknown).replay()
 
 
 def test_fractions_are_those_that_keep_sliding_pairs_on_their_kinks(rectified, task):
@@ -141,14 +150,15 @@ def test_on_symmetric_data_relu_is_linear_at_half_speed_and_half_width():
 
 
 def test_two_hidden_layers_are_graphs_where_nothing_slides():
-    """Its program is that of the walk of tests/test_deep.py."""
-    tree = fl.tasks.hierarchy()
-    deep = fl.rectified(zoo.deep_walk(2.0, 1e-10)[1], tree)
-    assert deep.sliding[1] == 0
-    start, end = deep.times[1:3]
-    flow = fl.gradient_flow(deep.graph(1), tree, end - start, rtol=1e-11, solver=diffrax.Tsit5())
-    outputs = deep.network(end).outputs(tree.x)
-    np.testing.assert_allclose(flow.final.outputs(tree.x), outputs, atol=1e-9)
+    """Its program is that of the walk of tests/test_module_walks.py."""
+    network, task = zoo.two_layers()
+    deep = fl.rectified(fl.gradient_flow(network, task, 12.0, rtol=1e-10), task)
+    k = int(np.argmin(deep.sliding))
+    assert deep.sliding[k] == 0
+    start, end = deep.times[k : k + 2]
+    flow = fl.gradient_flow(deep.graph(k), task, end - start, rtol=1e-11, solver=diffrax.Tsit5())
+    outputs = deep.network(end).outputs(task.x)
+    np.testing.assert_allclose(flow.final.outputs(task.x), outputs, atol=1e-9)
     slides = int(np.argmax(deep.sliding))
     for call in (lambda: deep.graph(slides), lambda: deep.pathways, lambda: deep.replay()):
         with pytest.raises(ValueError, match="hidden layers"):

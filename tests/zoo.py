@@ -39,6 +39,13 @@ def deep_walk(t1, rtol):
     return network, fl.gradient_flow(network, tree, t1, kinks=kinks, rtol=rtol, ts=times(t1))
 
 
+def two_layers():
+    """A network of two layers of six units, of whose samples some slide by t = 12, and its task."""
+    rng = np.random.default_rng(0)
+    task = fl.Task(rng.normal(size=(8, 4)), rng.normal(size=(8, 2)))
+    return fl.ReLUNetwork.init(task, (6, 6), key=jax.random.key(1), variance=0.3), task
+
+
 def small_walk(task, rtol=1e-8, seed=0):
     """Of six units to t = 20, with sliding pairs and mode hits in its log; `hierarchy(2)`."""
     modes = fl.theory.modes(task, 1.0)

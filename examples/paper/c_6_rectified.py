@@ -44,7 +44,7 @@ class Size:
 
     - `seeds`: of every kind of run.
     - `levels`, `hidden`, `t1`: of the tree.
-    - `xor_hidden`, `deltas`: of the offset XOR tasks; without offset it is XOR.
+    - `xor_hidden`, `deltas`, `offsets`: of the offset XOR tasks; without offset it is XOR.
     - `contexts`, `units`, `context_t1`: of the contextual tasks.
     - `symmetric`: seeds of the bias-free networks, on symmetric data and on the tree.
     """
@@ -59,11 +59,12 @@ class Size:
     units: int = 32
     context_t1: float = 100.0
     symmetric: int = 5
+    offsets: tuple[str, ...] = tuple(OFFSETS)
 
 
 SIZES = {
     "quick": Size(1, levels=2, hidden=8, t1=20.0, xor_hidden=8, deltas=(0.0, 2.0), contexts=(),
-                  symmetric=0),
+                  symmetric=0, offsets=(WITHOUT, WITH)),
     "default": Size(8),
     "full": Size(20, contexts=(2, 3, 4, 5), symmetric=20),
 }  # fmt: skip
@@ -179,7 +180,8 @@ def compute(size: Size) -> Data:
     tasks: dict[Any, tuple[fl.Task, int, float, bool, float]] = {
         "tree": (tree, size.hidden, 2e-4, True, size.t1)
     }
-    for kind, (bias, binary) in OFFSETS.items():
+    for kind in size.offsets:
+        bias, binary = OFFSETS[kind]
         for delta in size.deltas:
             offset = fl.tasks.offset_xor(delta, binary)
             tasks[kind, delta] = offset, size.xor_hidden, 1e-2, bias, 60.0
@@ -189,8 +191,7 @@ def compute(size: Size) -> Data:
     jobs = [(name, seed) for name in tasks for seed in range(size.seeds)]
     shown = None
     for name, seed in tqdm(jobs, desc="runs", disable=None):
-        # A program takes memory maps, of which Linux gives a process some 65,000.
-        if seed == 0 and size.seeds > 1:
+        if seed == 0 and size.seeds > 1:  # programs take memory maps, of which there are 65,000
             jax.clear_caches()
         task, hidden, variance, bias, t1 = tasks[name]
         lasts = name in ("tree", (WITH, 0.0))
@@ -200,7 +201,7 @@ def compute(size: Size) -> Data:
     return Data(
         size,
         found["tree"],
-        {kind: {delta: found[kind, delta] for delta in size.deltas} for kind in OFFSETS},
+        {kind: {delta: found[kind, delta] for delta in size.deltas} for kind in size.offsets},
         {count: found[count] for count in size.contexts},
         half.compute(size.symmetric, tree) if size.symmetric else {},
         shown,
@@ -397,7 +398,7 @@ def _offset_rows(data: Data) -> list[Row]:
         kind: {delta: np.array([r.curved for r in runs]) for delta, runs in by_delta.items()}
         for kind, by_delta in data.offset.items()
     }
-    bare = [kind for kind, (bias, _) in OFFSETS.items() if not bias]
+    bare = [kind for kind in data.size.offsets if not OFFSETS[kind][0]]
     largest, number, found = max(data.size.deltas), 2 * len(bare), {}
     for kind in bare:
         well = QUARTER[OFFSETS[kind][1]]

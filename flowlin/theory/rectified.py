@@ -230,6 +230,8 @@ class Rectified:
         One hidden layer.
 
         `rtol` is the solver's; None is 1e-10 in float64 and 1e-5 in float32.
+
+        **Raises:** `RuntimeError` where the solver cannot hold `rtol`.
         """
         exact = self.times.dtype == np.float64
         rtol = (1e-10 if exact else 1e-5) if rtol is None else rtol

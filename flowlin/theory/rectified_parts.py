@@ -190,6 +190,9 @@ def pathways_of(history: SideHistory, work: np.ndarray) -> tuple[RectifiedPathwa
     return tuple(sorted(found, key=lambda one: -one.share))
 
 
+MOST_STEPS = 16_384  # of a replay's solver in one interval, where most need some dozen
+
+
 # ---- The flow of a gated linear network whose gates, and their switching times, are those of a
 # ReLU run.
 
@@ -207,20 +210,30 @@ def replay_gates(
     The run's weights enter through their gates g(t) alone: the field is that of a
     `GatedLinearNetwork`, by automatic differentiation. Where pairs slide their z is zero in the
     run, and here only as exactly as g(t) makes it.
+
+    **Raises:** `RuntimeError` where the solver does not come to the end of an interval.
     """
     parameters = problem.parameters
     spans = zip(history.times[:-1], history.times[1:], history.sides[0], strict=True)
     for start, end, codes in spans:
-        parameters = _replay_interval(
+        parameters, ended = _replay_interval(
             problem, flow, dense, jnp.asarray(start), jnp.asarray(end), parameters,
             jnp.asarray(codes), slots, jnp.asarray(rtol),
         )  # fmt: skip
+        if not ended:
+            raise RuntimeError(
+                f"The replay stopped between the switches at t = {start:g} and {end:g}: its solver "
+                f"cannot hold `rtol` = {rtol:g}; pass a larger one."
+            )
     return parameters
 
 
 @eqx.filter_jit
 def _replay_interval(problem, flow, dense, start, end, parameters, codes, slots, rtol):
-    """Integrate the parameters from the beginning of an interval to its end."""
+    """Integrate the parameters from the beginning of an interval to its end; tell if it came there.
+
+    It does not raise within the program, since one that calls Python is kept in no cache.
+    """
     sides = sides_with_slots(flow.kinks, codes, slots)
     network = problem.network
     blank = network.frozen(problem.task)
@@ -242,11 +255,13 @@ def _replay_interval(problem, flow, dense, start, end, parameters, codes, slots,
         parameters,
         stepsize_controller=ErrorScaledController.from_scale(error_scale),
         saveat=diffrax.SaveAt(t1=True),
-        max_steps=None,
+        max_steps=MOST_STEPS,
         adjoint=diffrax.ForwardMode(),
+        throw=False,
     )
     assert solution.ys is not None
-    return jax.tree.map(lambda a: a[0], solution.ys)
+    ended = solution.result == diffrax.RESULTS.successful
+    return jax.tree.map(lambda a: a[0], solution.ys), ended
 
 
 # ---- The part of the fall of the loss that every unit carries between two switches.
@@ -309,9 +324,10 @@ def _panel_integrals(problem, flow, dense, starts, ends, codes, slots):
 
 
 def slots_needed(flow: OneLayerFlow, history: SideHistory) -> int:
-    """Return room for the most kinks on which a unit slides at once, a power of two."""
+    """Return room for the most kinks on which a unit slides at once: 4, or a power of two."""
     slides = (history.sides[0] == SLIDING) & np.asarray(flow.kinks.is_leader)
-    return min(slides.shape[-1], round_up(int(np.max(np.sum(slides, axis=-1)))))
+    most = int(np.max(np.sum(slides, axis=-1)))
+    return min(slides.shape[-1], round_up(max(4, most)))  # one program for most runs
 
 
 def round_up(number: int) -> int:
