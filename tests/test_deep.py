@@ -22,7 +22,8 @@ from flowlin.engine.kinks.deep_flow import DeepFlow
 from flowlin.engine.kinks.deep_switching import DeepSwitching
 from flowlin.engine.kinks.one_layer import OneLayerFlow
 from flowlin.engine.kinks.one_layer_switching import OneLayerSwitching
-from tests.test_walk import descended, gaussian
+from flowlin.engine.kinks.starts import pairs_that_start_either_way
+from tests.test_walk import STARTS_AT_KINK, descended, gaussian, start_at_kink
 from tests.test_walk import exact as walk_exactly
 from tests.tolerances import ROUNDING
 from tests.zoo import deep_walk, distance, jit, times
@@ -86,6 +87,24 @@ def started(rule, parameters):
     tied = flow.fix_sides(rule._layer_sides(jnp.where(near, 0, sides.codes)))
     slidable = near & (flow.drive_bounds(parameters, tied)[0] < 0)
     return sides, flow(None, parameters, flow.fix_sides(sides)), slidable
+
+
+@eqx.filter_jit
+def starts_either_way(kind, network, task):
+    flow = kind(network, task, fl.SquaredError(), jnp.ones(()))
+    return pairs_that_start_either_way(flow, network.parameters)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("push", "target", "told"), STARTS_AT_KINK)
+def test_from_which_kinks_two_flows_start_in_several_layers(push, target, told):
+    """Below a layer that adds one to what it is sent; of one layer, by the rule of several."""
+    task, weights = start_at_kink(push, target)
+    one = fl.ReLUNetwork(weights, (None, None))
+    two = fl.ReLUNetwork((*weights, np.ones((1, 1))), (None, np.ones(1), None))
+    above = fl.Task(task.x, task.y + 1)
+    assert starts_either_way(DeepFlow, one, task).tolist() == [[told, False]]
+    assert starts_either_way(DeepFlow, two, above).tolist() == [[told, False], [False, False]]
 
 
 # By the input of the other sample: sides of both units, velocity of (w1, b1, w2, b2, a).

@@ -237,6 +237,20 @@ def test_no_walk_of_a_small_module_is_silently_elsewhere():
 
 
 @pytest.mark.slow
+def test_a_module_of_zeros_says_that_two_flows_start():
+    """As a network of flowlin does; from weights that are on it has nothing to say."""
+    task = fl.Task([[1.0], [2.0]], [[1.0], [1.0]])
+    for size, told in ((0.0, 2), (1.0, 0)):
+        model = NoBiases([jnp.full((1, 1), size), jnp.ones((1, 1))])
+        flow = fl.gradient_flow(model, task, 1.0, rtol=1e-8)
+        branches = flow.events.select("branch")
+        assert len(branches) == told
+        assert np.all(np.asarray(branches.time) == 0.0)
+        assert all("starts on its kink" in reason for reason in branches.reason)
+        assert (flow.losses[-1] == flow.losses[0]) == (told > 0)
+
+
+@pytest.mark.slow
 def test_ties_of_max_pooling_follow_what_rises():
     for seed in range(4):
         task = normal_task(seed, 5, 5, 1)

@@ -194,19 +194,28 @@ def test_all_zero_stays(dead):
     assert all(not np.any(w) for w in dead.final.weights)
 
 
-@pytest.mark.parametrize(
-    ("push", "target", "told"),
-    [(0.5, 1, False), (0.0, 1, True), (-0.5, 1, True), (-2.0, 1, False), (0.0, -1, False)],
-    ids=["it comes on", "at rest", "it could come on", "it is pushed off", "it slides"],
-)
-def test_from_which_kinks_two_flows_start(push, target, told):
-    """A unit of z = 0 on sample 0, where C is the target, and on for sample 1, which pushes z.
+# Of a unit of z = 0 on sample 0, where C is the target, and on for sample 1, which pushes z: push,
+# target, and whether two flows start. They do where the rate with the pair off, the push, is not
+# positive, and that with it on, push + C, is.
+STARTS_AT_KINK = [
+    pytest.param(0.5, 1, False, id="it comes on"),
+    pytest.param(0.0, 1, True, id="at rest"),
+    pytest.param(-0.5, 1, True, id="it could come on"),
+    pytest.param(-2.0, 1, False, id="it is pushed off"),
+    pytest.param(0.0, -1, False, id="it slides"),
+]
 
-    By hand: two flows start where the rate with the pair off, `push`, is not positive, and that
-    with it on, `push` + C, is.
-    """
-    network = fl.ReLUNetwork((np.array([[0.0, 1.0]]), np.ones((1, 1))), (None, None))
+
+def start_at_kink(push, target):
+    """The task of this, and the unit's weights."""
     task = fl.Task([[1.0, 0.0], [1.0, 1.0]], [[target], [1.0 + push]])
+    return task, (np.array([[0.0, 1.0]]), np.ones((1, 1)))
+
+
+@pytest.mark.parametrize(("push", "target", "told"), STARTS_AT_KINK)
+def test_from_which_kinks_two_flows_start(push, target, told):
+    task, weights = start_at_kink(push, target)
+    network = fl.ReLUNetwork(weights, (None, None))
     flow = OneLayerFlow(network, task, fl.SquaredError(), jnp.ones(()))
     found = eqx.filter_jit(may_start_on_either_side)(flow, network.parameters, 2)
     assert found.tolist() == [[told, False]]

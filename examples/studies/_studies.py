@@ -163,7 +163,9 @@ def rebuild(kind: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
         hints = typing.get_type_hints(kind)
         fields = value if isinstance(value, dict) else dict(zip(hints, value, strict=True))
-        found = {name: rebuild(hint, fields[name]) for name, hint in hints.items()}
+        found = {
+            name: rebuild(hint, fields[name]) for name, hint in hints.items() if name in fields
+        }
         return cast(Any, kind)(**found)
     if origin is tuple:
         kinds = parts[:1] * len(value) if Ellipsis in parts else parts

@@ -30,6 +30,7 @@ class Size:
     """Parameters.
 
     - `strengths` (c), `variances`, `width`, `t1`, `seeds`: of the boundary.
+    - `tasks`: of `_studies.NO_TREES`.
     - `spreads`: of R, whose width, variance and end are those of `order_parameter.py`, and `order`.
     """
 
@@ -40,6 +41,7 @@ class Size:
     seeds: int = 10
     spreads: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
     order: order_parameter.Size = TEN_SEEDS
+    tasks: tuple[str, ...] = NO_TREES
 
 
 def fractions(task: fl.Task, size: Size) -> np.ndarray:
@@ -88,7 +90,7 @@ class Data:
 def compute(size: Size) -> Data:
     """All runs."""
     found = {}
-    for name in NO_TREES:
+    for name in size.tasks:
         task = task_named(name)
         laws = [derived(task, size.width, variance) for variance in size.variances]
         found[name] = Found(fractions(task, size), spreads(task, size), laws)
@@ -146,7 +148,7 @@ def draw(data: Data) -> plt.Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.4), layout="constrained")
     size = data.size
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.8, len(data.tasks)))
-    for (name, found), colour, marker in zip(data.tasks.items(), colours, "osD", strict=True):
+    for (name, found), colour, marker in zip(data.tasks.items(), colours, "osD", strict=False):
         middle, low, high = with_intervals(size, found.fraction)[:, :-1]
         left.errorbar(size.variances, middle, (middle - low, high - middle), fmt=f"{marker}-",
                       markersize=5, capsize=2, color=colour, label=name)  # fmt: skip
@@ -167,7 +169,16 @@ def draw(data: Data) -> plt.Figure:
 
 STUDY = Study(
     name="no_trees",
-    quick=Size((0.1, 0.5), (1e-4,), 8, 20.0, 2, (0.0, 0.5), order_parameter.Size(seeds=2, t1=60.0)),
+    quick=Size(
+        (0.1, 0.5),
+        (1e-4,),
+        8,
+        20.0,
+        2,
+        (0.0, 0.5),
+        order_parameter.Size(seeds=2, t1=60.0),
+        NO_TREES[:1],
+    ),
     default=Size(),
     compute=compute,
     findings=findings,

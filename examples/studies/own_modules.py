@@ -98,14 +98,14 @@ class Size:
     - `biases`: with and without.
     """
 
-    images: int = 30
+    images: int = 20
     tasks: tuple[str, ...] = ("MNIST", "CIFAR-10")
     seeds: int = 5
     t1: float = 20.0
     width: int = 12
     filters: int = 4
     scale: float = 0.3
-    long: float = 60.0
+    long: float = 30.0
     biases: tuple[bool, ...] = (True, False)
 
 
@@ -224,8 +224,10 @@ def share_by_class(values: np.ndarray, classes: np.ndarray) -> float:
     """Share of the variance that is between the classes' means, less what chance has of it."""
     kinds = np.unique(classes)
     means = np.array([values[classes == k].mean() for k in kinds])
-    between = sum((classes == k).sum() * (m - values.mean()) ** 2 for k, m in zip(kinds, means))
-    found = between / np.sum((values - values.mean()) ** 2)
+    between = sum(
+        np.mean(classes == k) * (m - values.mean()) ** 2 for k, m in zip(kinds, means, strict=True)
+    )
+    found = between / values.var()
     chance = (len(kinds) - 1) / (len(values) - 1)
     return float((found - chance) / (1 - chance))
 
@@ -306,7 +308,7 @@ def distance(losses: np.ndarray, others: np.ndarray, ts: np.ndarray) -> np.ndarr
 
 
 def parting(losses: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Loss over that at the start where two have first parted, (seeds,); the last if they do not."""
+    """Loss over that at the start where two first part, (seeds,); the last if they do not."""
     apart = np.abs(losses - others) > PARTED
     first = np.where(apart.any(axis=1), apart.argmax(axis=1), losses.shape[1] - 1)
     return losses[np.arange(len(losses)), first]

@@ -37,7 +37,7 @@ from flowlin.engine.kinks.loss_warning import (
     rounds_loss,
     warn_loss_kinks,
 )
-from flowlin.engine.kinks.sides import may_be_at_kink
+from flowlin.engine.kinks.starts import may_be_at_kink
 from flowlin.engine.solvers.error_scale import AbstractErrorScale, ErrorPerNumber
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC
@@ -268,7 +268,7 @@ def choose_method(
     )
     own = tolerances.controller is None
     by_unit, flat = own and tolerances.atol is None, own and _has_flat_state(problem, kinks, chosen)
-    tied = kinks.walks and may_be_at_kink(network, problem.task)
+    tied = kinks.walks and may_be_at_kink(problem)
     return Method(policy, goal, chosen, steps, adjoint, flat, by_unit, tied), choice
 
 

@@ -59,7 +59,8 @@ from flowlin.engine.kinks.sides import (
     solve_gram,
     write_slots,
 )
-from flowlin.record.branch_reason import LEAVES_SLIDE, UNDECIDED_DESCENT
+from flowlin.engine.kinks.starts import pairs_that_start_either_way
+from flowlin.record.branch_reason import LEAVES_SLIDE, STARTS_EITHER_WAY, UNDECIDED_DESCENT
 from flowlin.record.buffer import EventBuffer
 
 BLOCK_PASSES = 12  # in which all wrong sides change at once, before the last one alone
@@ -127,9 +128,13 @@ class DeepSwitching(AbstractSwitching):
         )
 
     def log_start(self, parameters: Parameters, t0: ArrayLike, log: EventBuffer) -> EventBuffer:
-        """Return the log as it is: of several layers it is not known where several flows begin."""
-        del parameters, t0
-        return log
+        """Return the log with a branch for each pair that may start on either side."""
+        if not self.starts_at_kink:
+            return log
+        either = pairs_that_start_either_way(self.flow, parameters).ravel()
+        branches = either.size + jnp.arange(either.size)
+        reason = jnp.where(either, STARTS_EITHER_WAY, 0).astype(jnp.int8)
+        return log.append(t0, 0.0, branches, jnp.zeros_like(reason), reason)
 
     def switch_sides(
         self, piece: Piece, sides: LayerSides, log: EventBuffer

@@ -283,9 +283,11 @@ class ExactKinks(AbstractKinks):
     positive later the flow is not unique either, and a branch is logged: gates that are smooth and
     never zero revive the unit, once the integral of C since its death is zero. A branch is also
     logged where a unit's weights pass through zero and kinks that repel meet there: smooth gates
-    may lead on where descent leaves the unit off. A pair that begins
-    at its kink with C >= 0 is on if its z rises with it off, else off; where it could come on as
-    well, as from weights of zero, a branch is logged at t = 0.
+    may lead on where descent leaves the unit off.
+
+    With any number of layers a pair that begins at its kink with C >= 0 is on if its z rises with
+    it off, else off; where it could come on as well, as from weights of zero, a branch is logged at
+    t = 0. Pairs that could come on only together are not told.
 
     A run that has converged, and would go on for long, ends at sides that no longer change, where
     `solver` is left open and nothing is traced: `flow.stats["converged"]` says from when on, or

@@ -68,7 +68,13 @@ class ModuleFlow(AbstractSlidingFlow):
     leader: Int[Array, " n"]  # of each pair's kink, the first pair with the same z
 
     def __init__(
-        self, network: ForeignModel, task: Task, loss: Loss, tau: PyTree, decay: Decay | None = None
+        self,
+        network: ForeignModel,
+        task: Task,
+        loss: Loss,
+        tau: PyTree,
+        decay: Decay | None = None,
+        shares: bool = True,
     ):
         self.network, self.task, self.loss = join_loss(network, task, loss)
         self.tau, self.decay = tau, decay
@@ -77,7 +83,8 @@ class ModuleFlow(AbstractSlidingFlow):
             sizes = [error] * task.outputs + [error_at_zero_outputs(self.task, self.loss)]
             error = jnp.stack(sizes)[:, None]
         self.zero_output_error = error
-        self.leader = self._first_with_same_z()
+        pairs = sum(self.network.hidden) * task.samples
+        self.leader = self._first_with_same_z() if shares else jnp.arange(pairs)
 
     def _first_with_same_z(self) -> Int[Array, " n"]:
         """Return for each pair the first one whose z is the same whatever the weights.

@@ -7,17 +7,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from equinox import AbstractVar
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree, Shaped
 
-from flowlin._tools.arrays import Parameters, first_true_indices, is_traced, replace_fields
+from flowlin._tools.arrays import Parameters, first_true_indices, replace_fields
 from flowlin._tools.numerics import dtype_rounding, pseudo_inverse
-from flowlin.networks.base import AbstractModel
-from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.record.buffer import EventBuffer
-from flowlin.tasks.task import Task
 
 OFF, SLIDING, ON = -1, 0, 1
 # Failures at an event: none, too few slots, no sides found.
@@ -180,29 +176,6 @@ def slide_constraint(
 def has_projector(slots: int, inputs: int) -> bool:
     """Tell whether velocities are projected by one matrix, which costs less than two factors."""
     return inputs <= 2 * slots
-
-
-def may_be_at_kink(network: AbstractModel, task: Task) -> bool:
-    """Tell whether a pair's |z| may be rounding; also where arrays are traced.
-
-    On the host and by a larger bound than the walks' own, so that a run that surely has no such
-    pair at its start is compiled without the choice of sides there.
-    """
-    if is_traced((network, task)) or not isinstance(network, ReLUNetwork):
-        return True
-    rounding, c = dtype_rounding(network.dtype), float(network.bias_strength)
-    tiny = np.finfo(network.dtype).tiny / np.finfo(network.dtype).eps
-    slope, h = float(network.slope), np.asarray(task.x)
-    for w, b in zip(network.weights[:-1], network.biases[:-1], strict=True):
-        w = np.asarray(w)
-        z, square, inputs = h @ w.T, np.sum(w**2, axis=1), np.sum(h**2, axis=1)
-        if b is not None:
-            z, square, inputs = z + c * np.asarray(b), square + np.asarray(b) ** 2, inputs + c**2
-        sizes = np.sqrt(inputs[:, None] * square[None])
-        if not np.all(np.abs(z) > 4 * (rounding.z * sizes + tiny)):
-            return True
-        h = np.where(z > 0, z, slope * z)
-    return False
 
 
 # ---- Sides of the pairs of all layers, and the equations of those that slide, in slots.
