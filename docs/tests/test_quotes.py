@@ -64,6 +64,9 @@ STUDIES = {
     "| g | both on": "row",
     "| setting | units with": "row",
     "| rate | window": "row",
+    "| network | at the start": "row",
+    "| task | part at t": "cell",
+    "| task | linear, as many": "row",
 }
 
 

@@ -1,7 +1,8 @@
-r"""Residual and convolutional networks along the exact flow: effective weights, and how long a
-network of filters learns as a linear one. See: from A on maps of one class come nearer than those
-of two; in B what the blocks add to the skip differs between images; in C with biases the losses of
-ReLU (solid) and linear (dashed) filters part later.
+r"""Residual and convolutional networks along the exact flow: effective weights, and how long ReLU
+filters learn as linear ones do. See: maps of one class come together in the residual network, and
+not in filters (A); what blocks add comes to depend on the class (B). Filters with ReLUs leave the
+linear ones (dashed) at the same time with biases and without (C, D). Half as many (dotted) are
+nearer.
 
     python examples/studies/own_modules.py [--quick] [--redraw] [--out FOLDER]
 
@@ -21,7 +22,20 @@ Both are ordinary Equinox modules, whose kinks flowlin finds and walks through (
 2. The lead paper finds ReLU networks of images with biases closely aligned to linear ones, and the
    match exact only for linear ones of half the width. Here the hidden layer is one of filters. The
    linear network has the same filters, or the first half of them with the readout's part for these.
-   How far the losses are apart is the mean over time of |L - L_lin| / L(0).
+   How far the losses are apart is the mean over time of |L - L_lin| / L(0); they have parted where
+   it is 0.02.
+
+Found, with 5 seeds, 20 images, 12 units and 4 filters:
+
+- Of the residual network distances of $W_{eff}$ within classes fall from 0.91 to 0.43 of those
+  between them; of filters they stay where they were, near the images' own.
+- The mean of $\beta$ and its spread over images do not change. But the share of its variance that
+  is between classes rises from 0.22 to 0.66: by then the class tells how much the blocks add.
+- With biases a third of the (filter, position) units of MNIST is linear at t* (open), a tenth of
+  CIFAR-10; without biases none is.
+- All the same ReLU filters part from linear ones at t = 1.5 to 2.0, with biases and without. What
+  has been learnt by then is a tenth of the loss with biases, and next to nothing without.
+- Half as many linear filters are nearer on MNIST, and with biases on CIFAR-10; they are not exact.
 """
 
 import dataclasses
@@ -92,6 +106,7 @@ class Size:
     - `images`: of both tasks, of ten classes in proportion.
     - `tasks`: those on which filters are compared with linear ones; maps are of MNIST.
     - `seeds`, `t1`: of the maps' flows.
+    - `networks`: whose maps are looked at.
     - `width`: of the residual network; `filters`: how many.
     - `scale`: of the initial weights of filters that are compared with linear ones, times
       PyTorch's; `long`: the time of those flows.
@@ -107,6 +122,7 @@ class Size:
     scale: float = 0.3
     long: float = 30.0
     biases: tuple[bool, ...] = (True, False)
+    networks: tuple[str, ...] = ("residual", "filters")
 
 
 @dataclasses.dataclass
@@ -278,12 +294,11 @@ def compute(size: Size) -> Data:
     task = task_of("MNIST", size.images)
     classes = np.argmax(np.asarray(task.y), axis=1)
     ts, long = np.linspace(0, size.t1, 41), np.append(0, np.geomspace(0.05, size.long, 120))
-    maps = {
-        "residual": watch_maps(lambda seed: residual(task, size.width, seed), task, size, ts),
-        "filters": watch_maps(
-            lambda seed: filters(task, size.filters, seed, False, 1.0), task, size, ts
-        ),
+    makers = {
+        "residual": lambda seed: residual(task, size.width, seed),
+        "filters": lambda seed: filters(task, size.filters, seed, False, 1.0),
     }
+    maps = {name: watch_maps(makers[name], task, size, ts) for name in size.networks}
     pairs = {
         name: {
             "bias" if bias else "no bias": compare(task_of(name, size.images), size, bias, long)
@@ -308,10 +323,24 @@ def distance(losses: np.ndarray, others: np.ndarray, ts: np.ndarray) -> np.ndarr
 
 
 def parting(losses: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Loss over that at the start where two first part, (seeds,); the last if they do not."""
+    """Row of times at which two losses first part, (seeds,); the last if they do not."""
     apart = np.abs(losses - others) > PARTED
-    first = np.where(apart.any(axis=1), apart.argmax(axis=1), losses.shape[1] - 1)
-    return losses[np.arange(len(losses)), first]
+    return np.where(apart.any(axis=1), apart.argmax(axis=1), losses.shape[1] - 1)
+
+
+def of_pair(one: Pair, ts: np.ndarray) -> list[str]:
+    """What is found of filters of one kind on one task."""
+    full, half = (distance(one.relu, other, ts) for other in (one.full, one.half))
+    rows = parting(one.relu, one.full)
+    there = one.relu[np.arange(len(rows)), rows]
+    return [
+        f"mean distance of the losses from the linear network's {spread_of(full)}, from that of "
+        f"half the filters {spread_of(half)}, difference {spread_of(full - half)}",
+        f"parts from the linear network by {PARTED:g} at t = {spread_of(ts[rows])}, where its loss "
+        f"is {spread_of(there)} of the start",
+        f"t* (open) {spread_of(one.open_time)}, share of linear units there "
+        f"{spread_of(one.open_fraction)}",
+    ]
 
 
 def findings(data: Data) -> list[str]:
@@ -335,22 +364,13 @@ def findings(data: Data) -> list[str]:
         )
     ]
     for name, kinds in data.pairs.items():
-        for kind, one in kinds.items():
-            full, half = (distance(one.relu, other, data.long) for other in (one.full, one.half))
-            lines.append(
-                f"{name}, {kind}: mean distance of the losses from the linear network's "
-                f"{spread_of(full)}, from that of half the filters {spread_of(half)}, difference "
-                f"{spread_of(full - half)}; loss where they have parted by {PARTED:g} "
-                f"{spread_of(parting(one.relu, one.full))} and "
-                f"{spread_of(parting(one.relu, one.half))} of the start; t* (open) "
-                f"{spread_of(one.open_time)}, share of linear units there "
-                f"{spread_of(one.open_fraction)}"
-            )
+        lines += [f"{name}, {kind}: {text}" for kind, one in kinds.items()
+                  for text in of_pair(one, data.long)]  # fmt: skip
         if len(kinds) == 2:
-            gain = [distance(one.relu, one.full, data.long) for one in kinds.values()]
+            bias, none = (distance(one.relu, one.full, data.long) for one in kinds.values())
             lines.append(
                 f"{name}: distance from the linear network of as many filters, no bias less bias "
-                f"{spread_of(gain[1] - gain[0])}"
+                f"{spread_of(none - bias)}"
             )
     return lines
 
@@ -375,13 +395,10 @@ def draw(data: Data) -> Figure:
     ax.axhline(data.images, color="0.4", ls=":", label="the images themselves")
     ax.set(title="A. Maps of one class, MNIST", ylabel="distance within classes / between")
     ax = axes[0, 1]
-    blocks = data.maps["residual"]
-    band(ax, data.ts, blocks.blocks, "mean over images", color="C0")
-    band(ax, data.ts, blocks.spread, "standard deviation over images", color="C1", ls="--")
+    band(ax, data.ts, data.maps["residual"].by_class, "residual", color="C0")
+    ax.axhline(0.0, color="0.4", ls=":", label="chance")
     ax.set(
-        title="B. What blocks add to the skips",
-        ylabel=r"share of the blocks $\beta$",
-        ylim=(0, None),
+        title="B. What the blocks add, MNIST", ylabel=r"share of $\beta$'s variance between classes"
     )
     name, kinds = next(iter(data.pairs.items()))
     for ax, letter, (kind, one) in zip(axes[1], "CD", kinds.items(), strict=False):
@@ -393,13 +410,13 @@ def draw(data: Data) -> Figure:
             ylabel="loss / loss at the start",
             xscale="log",
         )
-    for ax in axes.ravel():
+    for ax in axes.ravel()[: 2 + len(kinds)]:
         ax.set_xlabel(time)
         ax.legend(frameon=False, fontsize=9)
     return figure
 
 
-QUICK = Size(10, ("MNIST",), 1, 1.0, 4, 2, 0.3, 2.0, (True,))
+QUICK = Size(20, ("MNIST",), 2, 0.5, 4, 2, 0.3, 1.0, (True,), ("residual",))
 STUDY = Study("own_modules", QUICK, Size(), compute, findings, draw)
 
 if __name__ == "__main__":
