@@ -176,6 +176,9 @@ class DeepSwitching(AbstractSwitching):
         if isinstance(flow, ModuleFlow):
             event = self._with_pairs_above(event)
             new, unsure = self._check_by_descent(event, self._new_sides(event))
+            # Nothing has changed, and the event would come again after the shortest of steps.
+            stuck = unsure & jnp.all(new.codes == sides.codes)
+            new = replace_fields(new, failure=jnp.where(stuck, NO_SIDES, new.failure))
         elif flow.feeds_all:
             new, unsure = self._new_sides(event), False
         else:
