@@ -1,5 +1,6 @@
 r"""M Prop. 1: the bias mode of one-hot inputs, and where it fails. See: the bias mode (dotted) is
-the first at every c on the left, and only from some c on in the other two.
+the largest singular value at every c on the left. In the other two it is not where c is small
+(grey): another mode is above it.
 
 Algebra and closed forms for many c and P; hitting times of the modes from gradient flow on the
 hierarchy task. The text assumes Eq. 4, simultaneous diagonalisation. For one-hot inputs that is
@@ -21,6 +22,8 @@ from _paper import Row, Study, fl
 from _tree import PAPER, Case, Setting, runs
 from matplotlib.figure import Figure
 
+DRAWN = ("balanced tree", "small mean", "digits")
+FINE = np.geomspace(1e-2, 10, 121)  # c at which they are drawn
 LIKE = 0.5  # cosine between v_0 and a mode from which on the mode is called the bias mode
 
 
@@ -92,6 +95,7 @@ class Data:
     - `random`: of random tasks at c = 1 by kind, the shares in which v_0 is a singular vector and
       in which s_0 is the first singular value, and the median of their ratio.
     - `commutator`: how far the two matrices of Eq. 4 are from being diagonal together, by task.
+    - `curves`: what is drawn, by task: s_0 over `FINE`, and the first singular values.
     """
 
     size: Size
@@ -103,6 +107,7 @@ class Data:
     random: dict[str, tuple[float, float, float]]
     commutator: dict[str, float]
     first: dict[tuple[str, float], np.ndarray]
+    curves: dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def compute(size: Size) -> Data:
@@ -118,7 +123,9 @@ def compute(size: Size) -> Data:
     errors = [_errors(c, p) for c in size.strengths for p in size.items]
     spectrum, strength, display, mended = np.max(errors, axis=0)
     apart = {name: _commutator(task) for name, task in tasks().items()}
-    return Data(size, spectrum, strength, display, mended, found, _random(size), apart, first)
+    curves = {name: _curves(named[name]) for name in DRAWN}
+    return Data(size, spectrum, strength, display, mended, found, _random(size), apart, first,
+                curves)  # fmt: skip
 
 
 def _place(task: fl.Task, c: float) -> Found:
@@ -127,6 +134,12 @@ def _place(task: fl.Task, c: float) -> Found:
     overlap = np.abs(np.asarray(mode.v if c else mode.v[1:]) @ np.asarray(modes.v))
     place = int(overlap.argmax())
     return Found(mode, np.asarray(modes.s), place, float(overlap[place]))
+
+
+def _curves(task: fl.Task) -> tuple[np.ndarray, np.ndarray]:
+    """s_0 of a task over `FINE`, and its largest singular values, (c, 6) at most."""
+    found = [_place(task, float(c)) for c in FINE]
+    return np.array([float(one.mode.s) for one in found]), np.array([one.s[:6] for one in found])
 
 
 def _errors(c: float, p: int) -> tuple[float, float, float, float]:
@@ -329,21 +342,24 @@ def _order_row(data: Data) -> Row:
 
 
 def draw(data: Data) -> Figure:
-    """s_0 and the other singular values over c, for three tasks."""
-    figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.4))
-    strengths = np.array(data.size.strengths)
-    for ax, name in zip(axes, ("balanced tree", "small mean", "digits"), strict=True):
-        values = np.array([data.found[name, c].s for c in strengths])
-        s0 = np.array([float(data.found[name, c].mode.s) for c in strengths])
-        ax.loglog(strengths, values[:, :6], color=fl.plot.COLOURS["linear"], linestyle="-",
-                  linewidth=1.0)  # fmt: skip
-        ax.plot([], [], color=fl.plot.COLOURS["linear"], linestyle="-",
-                label=r"singular values of $\Sigma_{yx}$")  # fmt: skip
-        ax.loglog(strengths, s0, label=r"bias mode $\|\Sigma_{yx} v_0\|$", **fl.plot.look("theory"))
-        ax.set(title=name, xlabel="bias strength $c$")
-        ax.set_ylim(bottom=1e-2)
+    """s_0 and singular values over c, for three tasks; grey where s_0 is below the first by 1 %."""
+    figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.7))
+    for ax, name in zip(axes, DRAWN, strict=True):
+        s0, values = data.curves[name]
+        values = np.where(values > 1e-3 * values.max(), values, np.nan)  # those of zero left out
+        names = [r"singular values of $\Sigma_{yx}$", *["_"] * (values.shape[1] - 1)]
+        blue = {"color": fl.plot.COLOURS["linear"], "linestyle": "-", "linewidth": 2.2}
+        ax.loglog(FINE, values, label=names, **blue)
+        ax.loglog(FINE, s0, label=r"bias mode $\|\Sigma_{yx} v_0\|$", **fl.plot.look("theory"))
+        behind = FINE[s0 < 0.99 * values[:, 0]]
+        ax.axvspan(FINE[0], behind.max(initial=FINE[0]), color="0.9", zorder=0)
+        ax.set(title=name, xlabel="bias strength $c$", xlim=(FINE[0], FINE[-1]))
     axes[0].set_ylabel("singular value (mode's rate times $\\tau$)")
+    axes[1].set_ylim(bottom=0.035)
+    axes[2].set_ylim(bottom=0.02)  # s_0 goes on to 0 with c
     axes[0].legend(fontsize="small", frameon=False)
+    axes[1].text(0.04, 0.96, "grey: another mode\nis the first", transform=axes[1].transAxes,
+                 fontsize="small", verticalalignment="top")  # fmt: skip
     return figure
 
 
