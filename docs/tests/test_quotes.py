@@ -394,7 +394,8 @@ def test_the_readme_has_the_share_of_events_within_their_uncertainty():
         if row.get("runs") == "all held out" and "within 3 ±" in row
     )  # fmt: skip
     told = re.search(
-        r"Of ([\d,]+) events\s+held against finer runs ([\d.]+) % are within three times their ±",
+        r"`flow.confirm\(\)` makes it the run's. Of ([\d,]+) events held against\s+"
+        r"finer runs ([\d.]+) % are then within three times their ±",
         (ROOT / "README.md").read_text(),
     )
     assert told.groups() == (f"{held['events']:,}", f"{100 * held['within 3 ±']:.1f}")
