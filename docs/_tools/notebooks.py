@@ -63,10 +63,22 @@ def portable(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         for output in cell.outputs:
             if "image/png" in output.get("data", {}):
                 output.data.pop("image/svg+xml", None)
+        cell.outputs = joined(cell.outputs)
     cell = nbformat.v4.new_code_cell(INSTALL, id="install")
     notebook.cells.insert(1, cell)
     notebook.metadata.setdefault("kernelspec", KERNEL)
     return notebook
+
+
+def joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """The outputs of a cell, what it printed in pieces as one; where it breaks is up to chance."""
+    found: list[nbformat.NotebookNode] = []
+    for output in outputs:
+        if found and found[-1].get("name") == output.get("name", "none"):
+            found[-1].text += output.text
+        else:
+            found.append(output)
+    return found
 
 
 def outputs(file: pathlib.Path) -> dict[str, nbformat.NotebookNode]:
