@@ -15,14 +15,16 @@
 
   // How well a part answers; zero if neither it nor its page has all words.
   const score = (part, page, words, phrase) => {
-    const [, heading, text] = part;
+    const [, heading, said, code] = part;
+    const text = `${said} ${code}`;
     const title = page.parts[0][1];
     const all = `${title} ${heading} ${text}`;
     if (!words.every((word) => all.search(pattern([word])) >= 0)) return 0;
     const whole = pattern(words);
     const name = heading.split(".").pop().replaceAll("_", " ").toLowerCase();
     let points =
-      Math.min(count(text, whole), 5) +
+      Math.min(count(said, whole), 5) +
+      Math.min(count(code, whole), 2) / 2 +
       words.filter((word) => text.search(pattern([word])) >= 0).length;
     if (heading.search(whole) >= 0)
       points += 10 + (30 * phrase.length) / Math.max(heading.length, phrase.length);
@@ -79,12 +81,13 @@
     const href = `${page.page}.html`;
     item.append(element("a", title, { href }), element("small", ` ${page.page}`));
     for (const {
-      part: [anchor, heading, text],
+      part: [anchor, heading, said, code],
     } of best.slice(0, MOST)) {
       if (heading !== title) item.append(element("p", "", { className: "part" }));
       if (heading !== title)
         item.lastChild.append(element("a", heading, { href: `${href}#${anchor}` }));
-      if (text) item.append(excerpt(text, words));
+      const spoken = words.some((word) => said.search(pattern([word])) >= 0);
+      if (said || code) item.append(excerpt(spoken || !code ? said : code, words));
     }
     return item;
   };

@@ -20,6 +20,7 @@ PUBLIC = ("measures", "plot", "tasks", "theory")  # the rooms; all else below `f
 INSIDE = re.compile(rf"flowlin\.(?!(?:{'|'.join(PUBLIC)})\.)_?[a-z_]+\.")
 TEX = re.compile(r"\\(?:q?quad|text|math[a-z]+|left|right|displaystyle)\b|\\[,;! ]|[\\{}]|\^(?=\*)")
 CARD = re.compile(r'<article class="verdict" id="([^"]+)".*?"verdict-source">([^<]*)<', re.S)
+FRACTION = re.compile(r"\\[dt]?frac\b")
 PROMPT = re.compile(r"^(?:>>>|\.\.\.) ", re.M)
 # Words that people type, by the page that says what they are. Parts are separated by commas.
 WORDS = {
@@ -38,11 +39,12 @@ WORDS = {
 
 
 class Part(NamedTuple):
-    """A stretch of a page: the place in it, its heading, and what stands below."""
+    """A stretch of a page: the place in it, its heading, and what stands below, code apart."""
 
     anchor: str
     heading: str
     texts: list[str]
+    code: list[str]
 
 
 def plain(node: nodes.Node) -> str:
@@ -50,8 +52,15 @@ def plain(node: nodes.Node) -> str:
     texts = []
     for text in node.findall(nodes.Text):
         formula = isinstance(text.parent, nodes.math | nodes.math_block)
-        texts.append(TEX.sub("", text) if formula else PROMPT.sub("", text))
+        texts.append(formula_in_words(text) if formula else PROMPT.sub("", text))
     return " ".join("".join(texts).split())
+
+
+def formula_in_words(text: str) -> str:
+    """A formula without TeX's signs: a fraction as what is above / what is below."""
+    if FRACTION.search(text):
+        text = FRACTION.sub(" ", text).replace("}{", " / ")
+    return TEX.sub("", text)
 
 
 def is_public(name: str) -> bool:
@@ -67,20 +76,22 @@ def parts(doctree: nodes.Node) -> list[Part]:
     def below(node: nodes.Node) -> None:
         for child in node.children:
             if isinstance(child, nodes.section):
-                found.append(Part(child["ids"][0], plain(child[0]), []))
+                found.append(Part(child["ids"][0], plain(child[0]), [], []))
                 below(child)
             elif isinstance(child, addnodes.desc_signature):
-                found.extend(Part(name, name, []) for name in child["ids"] if is_public(name))
-                found[-1].texts.append(plain(child))
+                found.extend(Part(name, name, [], []) for name in child["ids"] if is_public(name))
+                found[-1].texts.append(" ".join(child.astext().split()))
             elif isinstance(child, nodes.title | nodes.comment | addnodes.index):
                 continue
             elif isinstance(child, nodes.table) and "names" in child["classes"]:
                 continue  # each name says it again below
             elif isinstance(child, nodes.raw):
                 cards = CARD.findall(child.astext())
-                found.extend(Part(place, html.unescape(source), []) for place, source in cards)
+                found.extend(Part(place, html.unescape(source), [], []) for place, source in cards)
                 text = html.unescape(re.sub(tags, " ", child.astext()))
                 found[-1].texts.append(" ".join(text.split()))
+            elif isinstance(child, nodes.literal_block):
+                found[-1].code.append(plain(child))
             elif isinstance(child, nodes.TextElement):
                 found[-1].texts.append(plain(child))
             else:
@@ -91,8 +102,9 @@ def parts(doctree: nodes.Node) -> list[Part]:
 
 
 def data(app: Sphinx) -> Iterator[dict[str, object]]:
-    """Each page: where it is, its words, its parts as (place, heading, text).
+    """Each page: where it is, its words, its parts as (place, heading, text, code).
 
+    Code stands apart, so that an excerpt is of a sentence where one has the words.
     Without the changelog, which names everything and explains nothing.
     """
     for page in sorted(app.env.found_docs - {"changelog"}):
@@ -100,7 +112,7 @@ def data(app: Sphinx) -> Iterator[dict[str, object]]:
         yield {
             "page": page,
             "words": [word.strip() for word in WORDS.get(page, "").split(",") if word],
-            "parts": [(p.anchor, p.heading, " ".join(p.texts)) for p in found],
+            "parts": [(p.anchor, p.heading, " ".join(p.texts), " ".join(p.code)) for p in found],
         }
 
 
