@@ -58,6 +58,7 @@ extensions = [
     "walk_figure",
     "search_index",
     "terms",
+    "unbroken",
     "unbuilt",
 ]
 # README.md and the notebooks are for who reads the pages unbuilt.
