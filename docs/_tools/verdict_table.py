@@ -39,7 +39,7 @@ HEAD = """\
 data-verdict="{outcome}" data-paper="{paper}" data-kind="{class}">
 <div class="verdict-said"><p class="verdict-badge">{outcome}</p>
 <p class="verdict-source">{source}</p>
-<p>{said}</p><p class="verdict-number">{before}{number}</p></div>
+<p>{said}</p>{follows}<p class="verdict-number">{before}{number}</p></div>
 """
 MORE = """\
 <details><summary>All numbers</summary>
@@ -61,6 +61,7 @@ BARE = re.compile(
 PLAIN = re.compile(r"-?\d(?:[\d.,]*\d)?(?:e-?\d+)?")
 # What decides on a claim, where that is not its first number: the words that it stands behind.
 DECIDING = {
+    "with a_0 the singular values at the start": r"as App\. B says, (?:[\d.]+ ± [^,]*, ){2}",
     "All networks with c > 0|shoots up early|gating units is small": r"c = 0\.01:",
     "vast majority of kinks": r"half learned \(t = [^)]*\)\)",
     "But for a slight shift of time": r"after one shift of .*?\) by ",
@@ -81,6 +82,13 @@ DECIDING = {
 PLACE = re.compile(r"\b(?:Fig\.|Eq\.) \d+[A-Z]?")
 # Where a sentence ends, or a part of it: not behind App., Fig., Eq., Sec.
 END = re.compile(r"(?:;|(?<! )(?<!App)(?<!Fig)(?<!Figs)(?<!Eq)(?<!Eqs)(?<!Sec)\.) ")
+# What a verdict goes on with, behind its colon.
+FOLLOWS = {
+    "holds under a condition": "Condition",
+    "holds in part, refuted as stated": "What holds",
+    "misprint": "Correct",
+    "measured": "Found",
+}
 CRITERION = re.compile(r"criterion\b", re.I)
 LONGEST = 120  # letters before a number
 # Of studies with more than one picture: what a row says that is shown by another than the first.
@@ -240,7 +248,7 @@ def clauses(measured: str) -> list[str]:
 def told(measured: str, size: str) -> str:
     """What was measured as HTML: its clauses as a list, its criterion on a line of its own."""
     *items, last = clauses(measured)
-    criterion = f"<p>{html.escape(last[0].upper() + last[1:])}</p>" if CRITERION.match(last) else ""
+    criterion = f"<p>{html.escape(capital(last))}</p>" if CRITERION.match(last) else ""
     items = [html.escape(item) for item in (items if criterion else [*items, last])]
     if len(items) == 1:
         return f"<p>Measured: {items[0]} <i>({html.escape(size)})</i></p>{criterion}"
@@ -268,10 +276,24 @@ def card(row: Mapping[str, str]) -> tuple[str, str]:
     safe = {k: html.escape(v) for k, v in {**row, "before": before}.items()}
     safe["number"] = f"<b>{html.escape(number)}</b>" if number else ""
     said = f"<q>{safe['quote']}</q>" if row["quote"] else safe["claim"]
-    moves = f"<p>{safe['moves']}</p>" if row["moves"] else ""
+    moves = f"<p>{capital(safe['moves'])}</p>" if row["moves"] else ""
     measured = told(row["measured"], row["size"])
     more = {"measured": measured, "moves": moves, "errata": errata(row["source"])}
-    return HEAD.format_map(safe | {"said": said}), MORE.format_map(safe | more)
+    head = {"said": said, "follows": what_follows(row["verdict"])}
+    return HEAD.format_map(safe | head), MORE.format_map(safe | more)
+
+
+def what_follows(verdict: str) -> str:
+    """The condition, the part that holds, the correction or what was found, as HTML."""
+    outcome, _, rest = verdict.partition(": ")
+    if not rest:
+        return ""
+    return f"<p><i>{FOLLOWS[outcome]}:</i> {html.escape(shorten(rest, 2 * LONGEST))}</p>"
+
+
+def capital(text: str) -> str:
+    """A text with its first letter a capital."""
+    return text[:1].upper() + text[1:]
 
 
 def shown_of(row: Mapping[str, str], folder: pathlib.Path) -> pathlib.Path:

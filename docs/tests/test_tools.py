@@ -28,6 +28,7 @@ import panels
 import repository_links
 import search_index
 import sentences
+import unbroken
 import verdict_table
 import verdicts
 
@@ -266,6 +267,16 @@ def test_what_was_measured_is_a_list_of_its_clauses():
     assert sum("</li>\n<li>" in verdict_table.card(row)[1] for row in rows) > 100
 
 
+def test_a_card_says_what_its_verdict_goes_on_with():
+    follows = verdict_table.what_follows
+    assert follows("holds") == ""
+    assert follows("misprint: a < b") == "<p><i>Correct:</i> a &lt; b</p>"
+    rows = verdict_table.records()
+    some = [row for row in rows if ": " in row["verdict"]]
+    assert all(follows(row["verdict"]) in verdict_table.card(row)[0] for row in some)
+    assert {row["outcome"] for row in some} == set(verdict_table.FOLLOWS)
+
+
 def test_a_source_has_ten_lines_of_summary_at_most():
     rows = verdict_table.records()
     papers = {row["paper"] for row in rows if row["class"] == "claim"}
@@ -295,6 +306,10 @@ def test_notebooks_read_well_by_themselves():
     assert notebooks.plain(text) == (
         "`fl.grid`: *the next* [x](https://a.org) ![p](q.png) $a[i](t)$"
     )
+    printed = [nbformat.v4.new_output("stream", text=text) for text in ("a\n", "b\n")]
+    shown = nbformat.v4.new_output("display_data", data={"text/plain": "c"})
+    assert notebooks.joined([*printed, shown, shown]) == [printed[0], shown, shown]
+    assert printed[0].text == "a\nb\n"
     for script in sorted((DOCS / "tutorials").glob("*.py")):
         made = notebooks.portable(jupytext.read(script, fmt="py:percent"))
         nbformat.validate(made)
@@ -302,6 +317,12 @@ def test_notebooks_read_well_by_themselves():
         assert not re.search(r"\{py:|\]\((?!https:)[^)\s]*[.#]", texts)
         assert made.cells[0].source.startswith("# ")
         assert "%pip install" in made.cells[1].source
+
+
+def test_powers_of_ten_in_tables_are_whole():
+    assert [node.astext() for node in unbroken.unbroken("a 1e-4, -2.5e+06 : x1e-4")] == [
+        "a ", "1e-4", ", -", "2.5e+06", " : x1e-4",
+    ]  # fmt: skip
 
 
 def test_pages_are_searched_by_parts():
@@ -316,7 +337,9 @@ def test_pages_are_searched_by_parts():
     assert [part.anchor for part in found] == [
         "page", "below", "flowlin.theory.modes", "flowlin.Task.x",
     ]  # fmt: skip
-    assert " ".join(found[0].texts) == "the time t* = inf f{x} y a < b"
+    assert " ".join(found[0].texts) == "the time t* = inf a < b"
+    assert found[0].code == ["f{x} y"]
+    assert search_index.formula_in_words(r"\frac{\tau}{2 s} \log x") == " tau / 2 s log x"
     before, _ = verdict_table.card(verdict_table.records()[0])
     page += nodes.raw("", before)
     found = search_index.parts(nodes.container("", page))
