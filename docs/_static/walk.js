@@ -7,6 +7,7 @@
   const STARS = { open: "flow, open", closed: "flow, closed", descent: "descent" };
   const LEFT = 52; // of the planes and of the axis of time, in px
   const RIGHT = 12;
+  const LEAST = 200; // width of a figure, in px
 
   const numbers = (text, width) => {
     const found = [];
@@ -256,7 +257,8 @@
     }
 
     build(resized = false) {
-      const width = this.root.querySelector(".walk-planes").clientWidth;
+      // While a page is hidden or printed there may be hardly any width.
+      const width = Math.max(this.root.querySelector(".walk-planes").clientWidth, LEAST);
       if (resized && width === this.wide) return;
       this.wide = width;
       const svg = (name) => this.root.querySelector(`svg.${name}`);
