@@ -1,6 +1,6 @@
-"""A ReLU network on all of MNIST or CIFAR-10: gradient flow with events. See: modes are half
-learned later than the closed form of a linear network has it, where it has a time (middle), and few
-units, if any, are ever on for all images (right).
+"""A ReLU network on all of MNIST or CIFAR-10 (the title says which): gradient flow with events.
+See: modes are half learned later than the closed form of a linear network has it, where it has a
+time (middle). Few units, if any, are ever on for all images (right).
 
     python examples/images_full.py                       5,000 MNIST images on a CPU,
                                                          all 60,000 where JAX sees a GPU
