@@ -415,9 +415,9 @@ def draw(data: Data) -> Figure:
     axes[0, 1].set(xlabel="b", ylabel="Delta at the start", title="Delta over b",
                    ylim=(0, 0.95))  # fmt: skip
     axes[0, 1].legend(fontsize="small", loc="upper center", framealpha=1, edgecolor="white")
-    _beside(axes[1, 1], data.flow_ts, data.flow_losses, flow_b)
-    axes[1, 1].set(xlabel="flow time $t$ (units of $\\tau$)", ylabel="loss, over that of b = 0",
-                   title="gradient flow, 3 blocks, beside b = 0")  # fmt: skip
+    _ends(axes[1, 1], data.flow_losses, flow_b)
+    axes[1, 1].set(xlabel="b", ylabel="loss, over that of b = 0", ylim=(0.83, 1.2),
+                   title=f"gradient flow, 3 blocks, at $t = {data.size.flow_time:g}$")  # fmt: skip
     return figure
 
 
@@ -435,6 +435,20 @@ def _beside(ax: Any, x: Any, losses: np.ndarray, biases: tuple[float, ...]) -> N
     handles, labels = ax.get_legend_handles_labels()
     ax.legend([handles[k] for k in last], [labels[k] for k in last], fontsize="small",
               frameon=False, loc="upper right", ncols=2)  # fmt: skip
+
+
+def _ends(ax: Any, losses: np.ndarray, biases: tuple[float, ...]) -> None:
+    """Last loss over that of the first b: each seed, and the mean with its interval, over b."""
+    ratios = (losses / losses[:, :1])[..., -1]
+    ax.axhline(1.0, color="0.6", linestyle=":")
+    for k, shade in enumerate(_shades(len(biases))):
+        aside = biases[k] + np.linspace(-0.02, 0.02, len(ratios))
+        seeds, mean = ("each seed", "mean, 95 %") if k == 2 else ("_", "_")
+        ax.plot(aside, ratios[:, k], "o", color=shade, markersize=3, alpha=0.6, label=seeds)
+        middle, half = ratios[:, k].mean(), half_width(ratios[:, k])
+        ax.errorbar(biases[k], middle, half, fmt="s", color="black", markersize=4, capsize=4,
+                    label=mean)  # fmt: skip
+    ax.legend(fontsize="small", frameon=False, loc="upper right")
 
 
 def _band(ax: Any, x: Any, rows: np.ndarray, label: str, colour: Any = None) -> None:
