@@ -39,11 +39,11 @@ HEAD = """\
 data-verdict="{outcome}" data-paper="{paper}" data-kind="{class}">
 <div class="verdict-said"><p class="verdict-badge">{outcome}</p>
 <p class="verdict-source">{source}</p>
-<p>{said}</p>{follows}<p class="verdict-number">{before}{number}</p></div>
+<p>{said}</p>{asked}{follows}<p class="verdict-number">{before}{number}{behind}</p></div>
 """
 MORE = """\
 <details><summary>All numbers</summary>
-<p>{claim}</p>{measured}<p>Verdict: {verdict}</p>{moves}
+{measured}<p>Verdict: {verdict}</p>{moves}
 <p>Computed by <code>python3 dev.py run python examples/paper/{study}.py</code></p>
 </details><p class="verdict-links"><a href="#{id}">this card</a>{errata}
 """
@@ -90,6 +90,11 @@ FOLLOWS = {
     "measured": "Found",
 }
 CRITERION = re.compile(r"criterion\b", re.I)
+# Where what is measured is said once, before its numbers by case: how a case begins, and what.
+CASE = re.compile(r"c = |inputs |With the same|the ratios")
+WHAT = re.compile(r"(.{9,200}?)(?:: |\. )")
+# What a number is of, behind it: up to a sign, not up to another number.
+BEHIND = re.compile(r"((?:[^,;.(:\d]|(?<=_)\d)*+)(?=[,;.:]|(?<= )\(|$)")
 LONGEST = 120  # letters before a number
 # Of studies with more than one picture: what a row says that is shown by another than the first.
 SHOWN = {
@@ -208,8 +213,8 @@ def title(paper: str) -> str:
     return f"<i>{html.escape(found[1])}</i>" if found else "other works"
 
 
-def headline(measured: str, claim: str = "") -> tuple[str, str]:
-    """The number that decides on a claim, and what stands before it in its sentence.
+def deciding(measured: str, claim: str) -> re.Match[str] | None:
+    """The number that decides on a claim.
 
     It is the first with an interval, or without, if `DECIDING` has no other. Right behind the words
     of `DECIDING` it is any.
@@ -221,12 +226,23 @@ def headline(measured: str, claim: str = "") -> tuple[str, str]:
     at = start.end()
     beside = [kind.match(measured, at) for kind in (NUMBER, BARE, PLAIN) if behind]
     found = next(filter(None, beside), None)
-    found = found or NUMBER.search(measured, at) or BARE.search(measured, at)
+    return found or NUMBER.search(measured, at) or BARE.search(measured, at)
+
+
+def headline(measured: str, claim: str = "") -> tuple[str, str, str]:
+    """What stands before the number that decides on a claim, that number, what stands behind it."""
+    found = deciding(measured, claim)
     if not found:
-        return shorten(measured, LONGEST), ""
+        return shorten(measured, LONGEST), "", ""
     before = END.split(measured[: found.start()])[-1]
     cut = before[-LONGEST:].partition(" ")[2] if len(before) > LONGEST else before
-    return ("… " if cut != before else "") + cut, found[0]
+    what = WHAT.match(measured) if CASE.match(before) else None
+    if what and what.end() <= found.start() - len(before) and "(" not in what[1]:
+        cut = f"{what[1]}: … {cut}"
+    elif cut != before:
+        cut = f"… {cut}"
+    behind = BEHIND.match(measured, found.end())
+    return cut, found[0], behind[1].rstrip() if behind and len(behind[1]) < LONGEST else ""
 
 
 def clauses(measured: str) -> list[str]:
@@ -272,14 +288,16 @@ def picture_of(row: Mapping[str, str]) -> str:
 
 def card(row: Mapping[str, str]) -> tuple[str, str]:
     """A card as HTML, what stands before its picture and behind."""
-    before, number = headline(row["measured"], row["claim"] if row["class"] == "claim" else "")
-    safe = {k: html.escape(v) for k, v in {**row, "before": before}.items()}
+    claim = row["claim"] if row["class"] == "claim" else ""
+    before, number, behind = headline(row["measured"], claim)
+    safe = {k: html.escape(v) for k, v in {**row, "before": before, "behind": behind}.items()}
     safe["number"] = f"<b>{html.escape(number)}</b>" if number else ""
     said = f"<q>{safe['quote']}</q>" if row["quote"] else safe["claim"]
     moves = f"<p>{capital(safe['moves'])}</p>" if row["moves"] else ""
     measured = told(row["measured"], row["size"])
     more = {"measured": measured, "moves": moves, "errata": errata(row["source"])}
-    head = {"said": said, "follows": what_follows(row["verdict"])}
+    asked = f"<p>{safe['claim']}</p>" if row["quote"] else ""
+    head = {"said": said, "asked": asked, "follows": what_follows(row["verdict"])}
     return HEAD.format_map(safe | head), MORE.format_map(safe | more)
 
 
