@@ -19,6 +19,7 @@ import unbuilt
 import verdicts
 from _judge import CLASSES, OUTCOMES
 from docutils import nodes
+from PIL import Image
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
@@ -324,6 +325,17 @@ def shown_of(row: Mapping[str, str], folder: pathlib.Path) -> pathlib.Path:
 
 
 @functools.cache
+def place_of(picture: pathlib.Path) -> str:
+    """The start of a picture's place, which has its shape before it is loaded.
+
+    Pictures are loaded when they come near; if cards grew then, a link to one would miss it.
+    """
+    with Image.open(picture) as image:
+        width, height = image.size
+    return f'<div class="verdict-picture" style="aspect-ratio: {width} / {height}">'
+
+
+@functools.cache
 def cut_out(picture: pathlib.Path, chosen: panels.Panels, folder: pathlib.Path) -> pathlib.Path:
     """The file in a folder with the chosen panels of a picture, once in a build."""
     path = folder / f"{picture.stem}-{'-'.join(map(str, chosen))}.png"
@@ -347,10 +359,11 @@ class VerdictTable(SphinxDirective):
         """A card with its picture and its files."""
         before, behind = card(row)
         study, folder = row["study"], "/../examples/paper"
-        yield nodes.raw("", before, format="html")
-        picture = os.path.relpath(shown_of(row, PANELS), DOCS)
+        path = shown_of(row, PANELS)
+        yield nodes.raw("", before + place_of(path), format="html")
+        picture = os.path.relpath(path, DOCS)
         yield nodes.image("", uri=f"/{picture}", alt=f"Figure of {study}.py", loading="lazy")
-        yield nodes.raw("", behind, format="html")
+        yield nodes.raw("", f"</div>{behind}", format="html")
         for name in (f"results/{picture_of(row)}.png", f"{study}.py", f"results/{study}.json"):
             text = nodes.literal("", pathlib.PurePath(name).name)
             link = addnodes.download_reference(

@@ -252,6 +252,16 @@ def test_a_card_is_on_one_screen(tab):
     assert max(heights) < 900
 
 
+def test_a_link_to_a_card_shows_it_while_pictures_come(tab):
+    tab.look(1280, "light")
+    tab.open(SITE / "verdicts.html")
+    last = tab.run(f"[...{CARDS}].at(-1).id")
+    tab.open(SITE / "index.html")
+    tab.open(SITE / "verdicts.html", f"#{last}")
+    box = f"document.getElementById('{last}').getBoundingClientRect()"
+    tab.until(f"0 <= {box}.top && {box}.bottom <= innerHeight")  # it scrolls smoothly
+
+
 def test_the_start_page_has_told_all_within_two_screens(tab):
     """What flowlin is for, ten lines with what they print, two commands, and what it is not."""
     tab.look(1280, "light", height=1080)
