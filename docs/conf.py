@@ -58,6 +58,7 @@ extensions = [
     "walk_figure",
     "search_index",
     "terms",
+    "papers",
     "unbroken",
     "unbuilt",
 ]
