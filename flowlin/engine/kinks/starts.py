@@ -82,11 +82,11 @@ def pairs_that_start_either_way(flow: Any, parameters: Parameters) -> Bool[Array
     rates, drive = flow.preactivation_rates(parameters, at), flow.joint_drive(at)
     repels = near & (drive > flow.drive_rounding(parameters)) & (rates <= 0)
 
-    def squared_gradient(pair: Array) -> Array:
+    def gradient_square(pair: Array) -> Array:
         return flow.gram_matrix(parameters, at, pair[None])[0, 0]
 
     def comes_on() -> Bool[Array, "H P"]:
-        squares = lax.map(squared_gradient, jnp.arange(z.size)).reshape(z.shape)
+        squares = lax.map(gradient_square, jnp.arange(z.size)).reshape(z.shape)
         return repels & (rates + (1 - flow.slope) * drive * squares > 0)
 
     return lax.cond(jnp.any(repels), comes_on, lambda: repels)
