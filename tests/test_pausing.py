@@ -508,6 +508,18 @@ def test_logs_grow_where_they_overflow():
         events(10, max_events=3)
 
 
+@pytest.mark.slow
+def test_what_is_told_of_the_start_may_fill_the_first_log():
+    """Of weights of zero each pair starts a branch, here 1,500 of them."""
+    rng = np.random.default_rng(0)
+    task = fl.Task(rng.normal(size=(50, 2)), np.ones((50, 1)))
+    network = fl.ReLUNetwork((np.zeros((30, 2)), np.ones((1, 30))), (None, None))
+    flow = fl.gradient_flow(network, task, 1.0)
+    branches = flow.events.select("branch")
+    assert len(set(branches.index)) == len(branches) == len(flow.events) == 1500
+    assert np.all(np.asarray(branches.time) == 0)
+
+
 def ended_by_an_event():
     low = fl.LossBelow(0.45, terminate=True)
     return fl.gradient_descent(LINEAR, TASK, 0.1, 70, events=low)

@@ -149,8 +149,10 @@ def _with_more_room(
     steps are the same, to the bit, wherever the run paused.
     """
     if run.capacity < limits.events and result_is(segment.result, RESULTS.event_overflow):
-        larger = _with_log_capacity(start, limits.events)
-        return _Room(run.with_capacity(limits.events), larger, None)
+        larger = run.with_capacity(limits.events)
+        if any(bool(log.has_overflowed) for log in _logs_of(start)):  # by what is told of t = 0
+            return _Room(larger, compile_initial_state(larger.without_names), None)
+        return _Room(larger, _with_log_capacity(start, limits.events), None)
     if not (run.slots and result_is(segment.result, RESULTS.slide_overflow)):
         return None
     before = int(segment.counts["num_accepted_steps"]) - _step_number(start) - 1
@@ -210,15 +212,21 @@ def _join_segments(before: Trajectory, flow: Trajectory) -> Trajectory:
     )
 
 
+def _is_log(node: object) -> bool:
+    """Tell whether a part of a state is a log."""
+    return isinstance(node, EventBuffer)
+
+
+def _logs_of(state: RunState) -> list[EventBuffer]:
+    """Return the logs that a state holds."""
+    return [part for part in jax.tree.leaves(state.solver, is_leaf=_is_log) if _is_log(part)]
+
+
 def _with_log_capacity(start: RunState, capacity: int) -> RunState:
     """Return a state with room for `capacity` events in its logs."""
-
-    def is_log(node: object) -> bool:
-        return isinstance(node, EventBuffer)
-
     solver = jax.tree.map(
-        lambda node: node.with_capacity(capacity) if is_log(node) else node,
+        lambda node: node.with_capacity(capacity) if _is_log(node) else node,
         start.solver,
-        is_leaf=is_log,
+        is_leaf=_is_log,
     )
     return replace_fields(start, solver=solver)
