@@ -1,12 +1,12 @@
 """Every "lead paper" in a docstring or on a page leads to its entry among the references."""
 
 import re
-from collections.abc import Iterator
 
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
+from terms import texts
 
 REFERENCES = "references"
 PLACE = "lead-paper"
@@ -17,18 +17,9 @@ CLOSED = (
 )  # fmt: skip
 
 
-def texts(node: nodes.Node) -> Iterator[nodes.Text]:
-    """The texts below a node that may lead somewhere, in order."""
-    for child in node.children:
-        if isinstance(child, nodes.Text):
-            yield child
-        elif not isinstance(child, CLOSED):
-            yield from texts(child)
-
-
 def link_papers(page: nodes.Element, place: str) -> None:
     """Link each mention of the paper, with its equation, to the place of its entry."""
-    for text in list(texts(page)):
+    for text in list(texts(page, CLOSED)):
         found, end = [], 0
         for match in NAMED.finditer(text):
             link = nodes.reference("", match[0], internal=True, refuri=place, classes=["paper"])

@@ -59,13 +59,13 @@ def anchor(word: str) -> str:
     return "term-" + nodes.make_id(word)
 
 
-def texts(node: nodes.Node) -> Iterator[nodes.Text]:
-    """The texts below a node that may lead somewhere, in order."""
+def texts(node: nodes.Node, closed: tuple[type, ...] = CLOSED) -> Iterator[nodes.Text]:
+    """The texts below a node, in order, but for those in what is `closed`."""
     for child in node.children:
         if isinstance(child, nodes.Text):
             yield child
-        elif not isinstance(child, CLOSED):
-            yield from texts(child)
+        elif not isinstance(child, closed):
+            yield from texts(child, closed)
 
 
 def link_terms(page: nodes.Element, glossary: str) -> None:
