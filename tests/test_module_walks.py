@@ -315,7 +315,9 @@ def test_kinks_that_are_not_known_are_named():
     # A loop of smooth steps hides none; nor does the model at the start, which has no gradient.
     looped = eqx.nn.Sequential([linear, eqx.nn.Lambda(recurrent(jnp.tanh))])
     eqx.filter_eval_shape(losses, looped, task)
-    scaled = fl.theory.lazy(linear, task, alpha=2.0).scaled
+    # A layer norm's max(0, variance) is none.
+    normed = eqx.nn.Sequential([linear, eqx.nn.LayerNorm(2)])
+    scaled = fl.theory.lazy(normed, task, alpha=2.0).scaled
     assert fl.gradient_flow(scaled, task, 0.1).stats["kinks"] == "none"
     rectified = eqx.nn.Sequential([linear, eqx.nn.Lambda(jax.nn.relu)])
     with pytest.raises(ValueError, match="`AveragedKinks` is for an fl"):

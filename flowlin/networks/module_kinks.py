@@ -178,13 +178,34 @@ class _Flattener:
         for equation in program.eqns:
             inputs = [read(variable) for variable in equation.invars]
             inner = next(_programs_with_constants(equation), None)
-            if inner is None or _stays_whole(equation) or _has_own_derivative(equation):
-                results: Any = self.number(len(equation.outvars))
+            chosen = _result_of_constants(equation, inputs)
+            if chosen is not None:
+                results: Any = [chosen]
+            elif inner is None or _stays_whole(equation) or _has_own_derivative(equation):
+                results = self.number(len(equation.outvars))
                 self.operations.append(_Operation(equation, tuple(inputs), results))
             else:
                 results = self.inline(inner[0], inner[1], inputs)
             known |= dict(zip(equation.outvars, results, strict=True))
         return [read(variable) for variable in program.outvars]
+
+
+def _result_of_constants(equation: JaxprEqn, inputs: list[Atom]) -> Atom | None:
+    """Return what an operation makes of constants, or chooses by one; None where weights may.
+
+    `jnp.var` is NaN of no numbers: once that choice is made, it is never negative, and so the
+    `max(0, variance)` of a layer norm is no kink.
+    """
+    first, name = inputs[0] if inputs else None, equation.primitive.name
+    if name == "select_n" and isinstance(first, Constant) and np.ndim(first.value) == 0:
+        return inputs[1 + int(first.value)]
+    values = [one.value for one in inputs if isinstance(one, Constant)]
+    is_number = [_shape_of(variable).shape for variable in equation.outvars] == [()]
+    if not inputs or len(values) < len(inputs) or not is_number or name in CALLS:
+        return None
+    primitive, params = equation.primitive, equation.params
+    with jax.ensure_compile_time_eval():
+        return Constant(primitive.bind(*values, **primitive.get_bind_params(params)))
 
 
 def _programs_with_constants(

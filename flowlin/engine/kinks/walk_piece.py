@@ -39,7 +39,8 @@ def step_to_event(
 
     The event is found on the dense output. The state there is that of a second step which ends
     at it (the dense output has fewer digits), moved onto the kink by one Newton correction along
-    the flow; the correction also carries the derivative of the event's time.
+    the flow, with the slope of the dense output: it is small, and so is what that slope is off by.
+    The correction also carries the derivative of the event's time, with the slope of the flow.
     """
     # The first stage is the same for the step to t1 and for the one to the event.
     velocity, found = solver.step_with_first(terms, t, t1, y, frozen, inner, made_jump)
@@ -58,8 +59,9 @@ def step_to_event(
         target = lax.stop_gradient(t) + high * length
         ye, error_e, dense_e, last_e = solver.step_from(velocity, terms, t, target, y, frozen)
         there = terms.vf(target, ye, frozen) if inner is None else last_e
+        slope = curve.slope_of(first, high) / length.astype(slack.dtype)
         late, ye, spread, per_error = _move_onto_kink(
-            flow, frozen, ye, there, error_e, first, slack, high * length
+            flow, frozen, ye, there, error_e, first, slack, high * length, slope
         )
         fired = jnp.any(first | tied, axis=0)
         spreads = (high - low) * length + spread, per_error.astype(t.dtype)
@@ -198,6 +200,13 @@ class _MarginCurve(eqx.Module):
         """Return all margins at a fraction of the step."""
         return jnp.tensordot(_chebyshev_basis(at, self.coefficients.shape[0]), self.coefficients, 1)
 
+    def slope_of(self, which: Bool[Array, "2 H P"], at: Array) -> Float[Array, ""]:
+        """Return by how much the margin of one pair changes per step, at a fraction of it."""
+        series = jnp.sum(jnp.where(which[None], self.coefficients, 0.0), axis=(1, 2, 3))
+        rates = chebyshev.chebder(np.eye(series.size), scl=2)  # with respect to the fraction
+        basis = _chebyshev_basis(at.astype(series.dtype), series.size - 1)
+        return basis @ (jnp.asarray(rates, series.dtype) @ series)
+
     def on_grid(self) -> tuple[Float[Array, "g n"], Float[Array, "g n"]]:
         """Return all margins and their slopes, flat, at the fractions of `STEP_GRID`."""
         flat = self.coefficients.reshape(self.coefficients.shape[0], -1)
@@ -329,25 +338,45 @@ def _event_tolerance(margins: Array, tolerance: Array) -> Array:
 
 
 def _move_onto_kink(
-    flow, frozen, y, velocity, error, first, slack, length
+    flow, frozen, y, velocity, error, first, slack, length, slope
 ) -> tuple[Array, Parameters, Array, Array]:
-    """Take Newton's step along the flow onto the kink of the pair `first`.
+    """Take Newton's step along the flow onto the kink of the pair `first`, by its margin's `slope`.
 
     **Returns:** the change of time, the state there, the uncertainty of the time, and by how much
     an error of one in the margin moves it.
     """
-
-    def derivative_along(way):
-        def first_margin(y):
-            return jnp.sum(jnp.where(first, flow.margins(y, frozen) + slack, 0.0))
-
-        return jax.jvp(first_margin, (y,), (way,))
-
-    ways = jax.tree.map(lambda *both: jnp.stack(both), velocity, lax.stop_gradient(error))
-    value, (slope, off) = jax.vmap(derivative_along, out_axes=(None, 0))(ways)
-    slope = lax.stop_gradient(jnp.where(slope < 0, slope, -jnp.inf))
-    fixed = lax.stop_gradient(value)
+    known = lax.stop_gradient((flow, frozen, first, slack))
+    still, error, slope = lax.stop_gradient((y, error, slope))
+    beside = jax.tree.map(lambda a, e: jnp.stack([a, a + e]), still, error)
+    # One at a time: batches of Cholesky factors may wait for each other (`batches_margins`).
+    value, moved = lax.map(lambda at: _first_margin(*known, at), beside)
+    slope = jnp.where(slope < 0, slope, -jnp.inf)
     # Clipped, since at a tangential event the slope is near zero and Newton's step far too long.
-    shift = jnp.clip(-fixed / slope, -1e-2 * length, 1e-2 * length) - (value - fixed) / slope
+    shift = jnp.clip(-value / slope, -1e-2 * length, 1e-2 * length)
+    shift = shift + _no_delay(flow, frozen, first, slack, y, lax.stop_gradient(velocity))
     y = jax.tree.map(lambda a, v: a + shift * v, y, velocity)
-    return shift, y, jnp.abs(off / slope), jnp.abs(1 / slope)
+    return shift, y, jnp.abs((moved - value) / slope), jnp.abs(1 / slope)
+
+
+def _first_margin(flow, frozen, first, slack, y) -> Array:
+    """Return the margin of the pair `first`, with its slack."""
+    return jnp.sum(jnp.where(first, flow.margins(y, frozen) + slack, 0.0))
+
+
+@eqx.filter_custom_jvp
+def _no_delay(flow, frozen, first, slack, y, velocity) -> Array:
+    r"""Return zero, with the derivative of the time t at which a margin m ends, -dm / (dm/dt).
+
+    Derivatives of margins are dear to compile, and a run that nobody differentiates has none.
+    """
+    del flow, frozen, first, y, velocity
+    return jnp.zeros((), slack.dtype)
+
+
+@_no_delay.def_jvp
+def _derivative_of_time(primals, tangents) -> tuple[Array, Array]:
+    flow, frozen, first, slack, y, velocity = primals
+    along = jax.jvp(lambda at: _first_margin(flow, frozen, first, slack, at), (y,), (velocity,))
+    slope = lax.stop_gradient(jnp.where(along[1] < 0, along[1], -jnp.inf))
+    value, change = eqx.filter_jvp(_first_margin, primals[:-1], tangents[:-1])
+    return jnp.zeros_like(value), -change / slope
