@@ -1,6 +1,5 @@
 """Exact walks through the kinks of a user's own loss: hinge, L1, and others with a maximum."""
 
-import warnings
 from typing import Any
 
 import equinox as eqx
@@ -282,9 +281,61 @@ def test_files_keep_the_places(walked, tmp_path):
     assert np.array_equal(kept.events.sides(END, 1), flow.events.sides(END, 1))
 
 
-# ---- Where no walk knows them.
+# ---- Of networks of flowlin's own.
 
 LINEAR = fl.LinearNetwork((np.full((1, 1), 0.5), np.full((1, 1), 0.5)))
+
+
+def test_a_linear_network_walks_to_the_kink_of_its_loss_by_the_closed_form():
+    """|1 - 2 p| of the balanced product p: dp/dt = 4 p up to p = 1/2."""
+    flow = walk(LINEAR, ONE, 1.0, ts=TS)
+    arrives = np.log(2) / 4
+    known = np.maximum(1 - np.exp(4 * TS) / 2, 0)
+    np.testing.assert_allclose(flow.losses, known, atol=of_flow(RTOL))
+    assert flow.stats["kinks"] == "ExactKinks()"
+    assert "(abs of loss (1)), which this run walks through as well" in flow.stats["kinks_because"]
+    (gate,) = flow.events.table()
+    assert gate["time"] == pytest.approx(arrives, rel=of_flow(RTOL))
+    assert (gate["index"], gate["new"]) == ((1, 0, 0), 0)
+    assert flow.events.place == [("loss", 0, 0)]
+    assert flow.events.sides(1.0, 1).tolist() == [[0]]
+    assert isinstance(flow.final, fl.LinearNetwork)
+    with pytest.raises(ValueError, match="none that are known, since the network has no kinks"):
+        flow.linearization()
+
+
+@pytest.mark.slow
+def test_a_network_walks_as_the_module_of_its_weights(walked, tmp_path):
+    model, task, flow = walked
+    own = walk(fl.ReLUNetwork.of(model), task, END, hinge)
+    assert [row["index"] for row in own.events.table()] == [
+        row["index"] for row in flow.events.table()
+    ]
+    np.testing.assert_allclose(own.events.time, flow.events.time, atol=of_flow(RTOL))
+    for layer, w in zip(flow.final.layers, own.final.weights, strict=True):
+        np.testing.assert_allclose(layer.weight, w, atol=of_flow(RTOL))
+    assert {place[0] for place in own.events.place} == {"weights[0]", "loss"}
+    own.save(tmp_path / "own.npz")
+    assert fl.load(tmp_path / "own.npz").events.place == own.events.place
+
+
+@pytest.mark.slow
+def test_descent_comes_to_a_leaky_network_with_decay_and_a_bias_strength():
+    task = classes(3)
+    network = fl.ReLUNetwork.init(task, 3, 0.5, bias_strength=0.7, slope=0.2, key=jax.random.key(3))
+    how: Any = {"loss": hinge, "weight_decay": np.array([0.1, 0.0])}
+    flow = walk(network, task, 4.0, **how)
+    assert np.any(np.asarray(flow.events.new) == 0)
+    rates = 4e-3, 1e-4
+    far, near = (
+        fl.distance(fl.gradient_descent(network, task, rate, t1=4.0, **how).final, flow.final)
+        for rate in rates
+    )
+    assert near < 1e-3
+    assert np.log(far / near) / np.log(rates[0] / rates[1]) == pytest.approx(1.0, abs=0.25)
+
+
+# ---- Where no walk knows them.
 
 
 @pytest.mark.slow
@@ -299,18 +350,19 @@ def test_smooth_kinks_round_those_of_the_loss_too():
         ) == (pytest.approx(1.0, abs=1e-3))
 
 
-def test_networks_of_flowlin_say_what_becomes_of_them():
-    said = r"`loss` = l1 has kinks \(abs of loss \(1\)\).*a run of a LinearNetwork goes across"
-    with pytest.warns(fl.KinksWarning, match=said):
-        flow = walk(LINEAR, ONE, 0.1)
-    assert (
-        "the loss has kinks (abs of loss (1)), which this run goes across"
-        in (flow.stats["kinks_because"])
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        walk(LINEAR, ONE, 0.1, kinks=fl.IgnoreKinks())
-        walk(LINEAR, ONE, 0.1, loss=lambda output, target: jnp.sum((output - target) ** 4))
+@pytest.mark.filterwarnings("error")
+def test_a_run_that_does_not_walk_says_what_becomes_of_them():
+    across = "the loss has kinks (abs of loss (1)), which this run goes across"
+    flow = walk(LINEAR, ONE, 0.1, kinks=fl.IgnoreKinks())
+    assert across in flow.stats["kinks_because"]
+    walk(LINEAR, ONE, 0.1, loss=lambda output, target: jnp.sum((output - target) ** 4))
+    gated = fl.GatedLinearNetwork(LINEAR.weights, gates=[np.ones(1)])
+    said = r"`loss` = l1 has kinks \(abs of loss \(1\)\): a run of a GatedLinearNetwork by Ignore"
+    with pytest.warns(fl.KinksWarning, match=said) as told:
+        eqx.filter_eval_shape(lambda n: walk(n, ONE, 0.1).losses, gated)
+    assert "ExactKinks" not in str(told[0].message)
+    with pytest.raises(ValueError, match="`modified_rate` asks for .* or of a loss with kinks"):
+        walk(LINEAR, ONE, 0.1, modified_rate=0.1)
 
 
 def test_a_loss_that_is_not_known_is_named_where_its_steps_shrink():

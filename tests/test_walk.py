@@ -569,11 +569,12 @@ def test_the_default_counts_events_and_what_they_move(data, hidden, chosen):
         return fl.ReLUNetwork.init(task, hidden, 1e-4, key=jax.random.key(0)), task
 
     network, task = eqx.filter_eval_shape(shapes)  # compiles nothing
-    kinks, why = choose_kinks(network, task, None)
+    problem = Problem(network, task, fl.SquaredError(), jnp.ones(()))
+    kinks, why = choose_kinks(problem, None)
     assert repr(kinks) == chosen
     assert f"{samples * sum(hidden)} (unit, sample) pairs" in why
     # Where averaged gates cannot take over, the pairs alone count.
-    explicit, _ = choose_kinks(network, task, diffrax.Tsit5())
+    explicit, _ = choose_kinks(problem, diffrax.Tsit5())
     few = samples * sum(hidden) <= 10_000
     assert repr(explicit) == ("ExactKinks()" if few else "IgnoreKinks()")
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 
 from flowlin._tools.arrays import Parameters, as_parameters, replace_fields
 from flowlin._tools.numerics import jit_by_array
+from flowlin.engine.kinks.kink_places import kink_places
 from flowlin.engine.kinks.kink_policies import ExactKinks
 from flowlin.engine.kinks.walk import ExactWalk, WalkState
 from flowlin.engine.method import Method, describe_options
@@ -37,7 +38,6 @@ from flowlin.engine.step_control import (
 )
 from flowlin.events.watch import Observer, Watch, log_with_names, watches_without_names
 from flowlin.networks.base import AbstractModel, trainable_part
-from flowlin.networks.modules import unit_places
 from flowlin.record.event_log import EventLog
 from flowlin.record.gate_log import gate_log
 from flowlin.record.origin import Origin, RunState
@@ -452,7 +452,8 @@ class FlowRun(AbstractRun):
         events = event_log(found.log, self.observer, found.end, doubts, interpolation_cls)
         if isinstance(state, WalkState):
             found = found.with_walk(state)
-            gates = gate_log(state.log, state.initial_sides, unit_places(self.network), found.end)
+            places = kink_places(self.problem)
+            gates = gate_log(state.log, state.initial_sides, places, found.end)
             events = gates.merge_with(events)
         return found, events
 

@@ -19,6 +19,7 @@ from flowlin._tools.smooth_operations import has_only_smooth_operations
 from flowlin._tools.warn import warn_user
 from flowlin.engine.allowed import ErrorPerUnit, ErrorScaledController
 from flowlin.engine.kinks.averaged import AveragedGates
+from flowlin.engine.kinks.kink_places import kink_places, walks_through_loss
 from flowlin.engine.kinks.kink_policies import (
     ASKED_REASON,
     IGNORED,
@@ -32,7 +33,7 @@ from flowlin.engine.kinks.kink_policies import (
     warn_unknown_kinks,
 )
 from flowlin.engine.kinks.loss_warning import (
-    across_loss_kinks,
+    about_loss_kinks,
     loss_sites_apart,
     rounds_loss,
     warn_loss_kinks,
@@ -226,10 +227,11 @@ def choose_method(
     sites, asked = loss_sites_apart(problem), kinks
     known, kinks_because = network.kinks_and_reason
     _require_known_kinks(kinks, known, kinks_because)
-    if has_known_kinks(network) and kinks is not None:
+    has_kinks = bool(kink_places(problem))
+    if has_kinks and kinks is not None:
         kinks_because = ASKED_REASON
-    elif has_known_kinks(network):
-        kinks, kinks_because = choose_kinks(network, problem.task, solver)
+    elif has_kinks:
+        kinks, kinks_because = choose_kinks(problem, solver)
     else:
         if known == "unknown" and kinks is None and problem.is_gradient_flow:
             warn_unknown_kinks(kinks_because)
@@ -259,8 +261,10 @@ def choose_method(
     choice = Choice(
         solver=type(chosen).__name__,
         solver_because=because,
-        kinks=repr(kinks) if has_known_kinks(network) or kinks.width is not None else known,
-        kinks_because=(kinks_because + places_of_kinks(network) + across_loss_kinks(kinks, sites)),
+        kinks=repr(kinks) if has_kinks or kinks.width is not None else known,
+        kinks_because=kinks_because
+        + places_of_kinks(network)
+        + about_loss_kinks(problem, kinks, sites),
         objective=goal.stats_label + moved,
     )
     steps = _user_controller(tolerances.controller, dtype) or pid_controller(
@@ -320,10 +324,11 @@ def _has_flat_state(problem: Problem, kinks: AbstractKinks, solver: diffrax.Abst
     """Tell whether the state may be one vector: where nobody but the library sees it, in whole.
 
     It is a tree for the user's own solvers and controllers, which may look at its parts, for arrays
-    that are split among devices, for walks of several layers, and for any other Equinox module.
+    that are split among devices, for walks of several layers or through the kinks of a loss, and
+    for any other Equinox module.
     """
     network = problem.network
-    deep = kinks.walks and len(network.hidden) > 1
+    deep = kinks.walks and (len(network.hidden) > 1 or walks_through_loss(problem))
     known = isinstance(network, AbstractOwnModel) and type(solver) in TREE_SOLVERS and not deep
     arrays = [a for a in jax.tree.leaves(problem.parameters) if not is_traced(a)]
     return known and all(a.sharding.is_fully_replicated for a in arrays)

@@ -32,7 +32,8 @@ def gradient_norm(
     in here. Where the norm is zero its derivatives are zero too.
 
     **Of ReLU networks** each gate is as the sign of its preactivation has it, off at z = 0. A pair
-    that slides on its kink has a gate in between, which only the exact walk knows.
+    that slides on its kink has a gate in between, which only the exact walk knows; here it is on or
+    off as rounding has it.
 
     **Arguments:**
 

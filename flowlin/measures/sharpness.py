@@ -46,7 +46,8 @@ def sharpness(
 
     **Of ReLU networks** it is the Hessian of the smooth function that the loss is between kinks,
     with each gate as the sign of its preactivation has it. What kinks add to the curvature, where
-    a step crosses them or a pair slides, is not in it.
+    a step crosses them or a pair slides, is not in it. A pair that slides is at zero up to
+    rounding, whose sign is then its gate's: the sharpness is one of several.
 
     Up to 256 parameters, or 20 per eigenvalue, the whole Hessian is made, and its eigenvalues are
     exact up to rounding. Beyond that they come from a block Lanczos method on products with it, one

@@ -1,6 +1,6 @@
 """The log of the gates' changes along a walk, and of its branches."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int
@@ -12,9 +12,9 @@ from flowlin.record.event_log import EventLog, Unresolved
 
 
 def gate_log(
-    found: EventBuffer, initial: Int[Array, "H P"], places: Sequence[UnitPlace], end: Array
+    found: EventBuffer, initial: Int[Array, "H P"], places: Mapping[int, UnitPlace], end: Array
 ) -> EventLog:
-    """Make the log of gates' changes until `end`, in channels "gate", one per layer.
+    """Make the log of gates' changes until `end`, in channels "gate", one per place of a layer.
 
     Channels "branch", one per layer, hold where the flow may not have been unique.
     """
@@ -22,7 +22,7 @@ def gate_log(
     gates, branches = (
         [
             Channel(name, (place.units, initial.shape[1]), (layer,), units_at=place)
-            for layer, place in enumerate(places)
+            for layer, place in places.items()
         ]
         for name in ("gate", "branch")
     )

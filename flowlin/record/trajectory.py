@@ -388,7 +388,8 @@ class Trajectory(eqx.Module):
         places = layer_places(self.model)
         if not has_known_kinks(self.model) or not places:
             why = self.model.kinks_and_reason[1]
-            why = f"all kinks are the loss's, {why}" if self.model.hidden else why
+            loss_alone = isinstance(self.model, ForeignModel) and self.model.hidden
+            why = f"all kinks are the loss's, {why}" if loss_alone else why
             raise ValueError(
                 f"`linearization` is about gates that switch; of "
                 f"{with_article(type(self.final).__name__)} there are none that are known, since "

@@ -23,7 +23,8 @@ from flowlin._tools.arrays import (
 from flowlin._tools.numerics import SMALL_TREE, catch_forward_mode, reverse_only
 from flowlin._tools.printing import Progress
 from flowlin.engine.integrate import Budget, FlowRun
-from flowlin.engine.kinks.kink_policies import AbstractKinks, AveragedKinks, pair_count, walk_cost
+from flowlin.engine.kinks.kink_places import pair_count
+from flowlin.engine.kinks.kink_policies import AbstractKinks, AveragedKinks, walk_cost
 from flowlin.engine.kinks.loss_warning import trouble_of_loss
 from flowlin.engine.kinks.walk import ExactWalk
 from flowlin.engine.method import Choice, Method, choose_method, validate_tolerances
@@ -50,12 +51,12 @@ from flowlin.runs.rate_warning import warn_past_edge
 from flowlin.runs.run import AbstractPause, Outset, drive_run
 from flowlin.runs.run_options import (
     DEFAULT_MAX_EVENTS,
-    check_options,
-    check_time_constants,
+    check_problem,
     decay_of,
     event_limit_under_jit,
     initial_capacity,
     progress_argument,
+    require_coarse_enough,
     require_ending,
     require_extendable,
     require_saved_memory,
@@ -136,7 +137,7 @@ def gradient_flow(
     - `loss`: `SquaredError()`, `CrossEntropy()`, or any differentiable function of one sample's
       (output, target), each (N_out,), that returns a number: L is its mean over the samples (for
       the sum divide `tau` by P). The same function compiles once. Its kinks, as of hinge loss, are
-      walked through where the network is an Equinox module.
+      walked through where the network is linear, a ReLU network or an Equinox module.
     - `tau`: time constant; or one per layer of a network of flowlin, (L,) with the readout, which
       a layer's weights and bias share: tau_l dw_l/dt = -grad_l L. Or a function of time that JAX
       can trace, t to one positive number, such as `lambda t: 1 + t`, or a callable Equinox module,
@@ -218,11 +219,12 @@ def gradient_flow(
     network, events, loss = cast(AbstractModel, network), cast(tuple, events), cast(Loss, loss)
     tolerances, ts = validate_tolerances(rtol, atol, stepsize_controller), validate_times(t1, ts)
     network = _prepare_network(network, task, loss, ts, observe)
-    check_options(network, tolerances.rtol, modified_rate, kinks)
+    if tolerances.rtol is not None:
+        require_coarse_enough(tolerances.rtol, network.dtype)
     warn_precision(network.dtype, task.x.dtype, tolerances.rtol is not None)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     problem = _pose_problem(network, task, loss, rule, tau, weight_decay, trainable)
-    check_time_constants(problem, modified_rate)
+    check_problem(problem, modified_rate, kinks)
     method, choice = choose_method(problem, kinks, solver, modified_rate, tolerances, adjoint)
     watches = _step_watches(problem, method, events, t1)
     in_modes = problem_in_modes(problem, method)
@@ -253,7 +255,7 @@ def _default_event_limit(run: FlowRun) -> int:
     """Return the number of events at which a run gives up that was not told when."""
     components = sum(watch.channel.size for watch in run.watches)
     if run.method.kinks.walks:  # which logs its gates itself
-        components += pair_count(run.problem.network, run.problem.task)
+        components += pair_count(run.problem)
     return event_limit_under_jit(components) if is_traced(run) else DEFAULT_MAX_EVENTS
 
 
@@ -287,8 +289,8 @@ def _step_watches(
 
     **Raises:** `ValueError` for a run that nothing ends.
     """
-    network, task, kinks = problem.network, problem.task, method.kinks
-    logged = (GateSwitches(),) if _logs_gates(network, task, events, kinks) else ()
+    kinks = method.kinks
+    logged = (GateSwitches(),) if _logs_gates(problem, events, kinks) else ()
     watches = tuple(user_watches((*logged, *events), problem, method.objective, kinks))
     require_ending(t1, watches)
     return watches
@@ -479,14 +481,12 @@ def _flow_failure(flow: Trajectory, limits: Limits, run: FlowRun) -> str:
     return f"{RESULTS[flow.result]}, at {reached}{remedy if kinks.walks else ''}."
 
 
-def _logs_gates(
-    network: AbstractModel, task: Task, events: Sequence[AbstractEvent], kinks: AbstractKinks
-) -> bool:
+def _logs_gates(problem: Problem, events: Sequence[AbstractEvent], kinks: AbstractKinks) -> bool:
     """Tell whether a run watches all gates: ReLU with few events, and no units asked for.
 
     An exact walk logs its gates itself.
     """
     units = any(isinstance(event, UnitSwitches) for event in events)
-    watched = isinstance(network, ReLUNetwork) and not kinks.walks
-    few = walk_cost(network, task).verdict(isinstance(kinks, AveragedKinks))[0]
+    watched = isinstance(problem.network, ReLUNetwork) and not kinks.walks
+    few = walk_cost(problem).verdict(isinstance(kinks, AveragedKinks))[0]
     return watched and few and not units

@@ -163,8 +163,10 @@ def _check_events(log: EventLog, hidden: tuple[int, ...], samples: int) -> None:
         _require_fits(f"events.{side}", np.all(np.abs(np.asarray(getattr(log, side))) <= most))
     for channel in log.channels:
         if channel.name == "gate":
-            layer = dict(enumerate(hidden)).get(*channel.prefix) if channel.prefix else None
-            _require_fits("events.channels", channel.shape == (layer, samples))
+            units = dict(enumerate(hidden)).get(*channel.prefix) if channel.prefix else None
+            if units is None and channel.units_at:  # of the loss, behind all layers
+                units = channel.units_at.units
+            _require_fits("events.channels", channel.shape == (units, samples))
 
 
 def _require_fits(field: str, fine: object) -> None:

@@ -26,11 +26,11 @@ from flowlin._tools.arguments import (
 from flowlin._tools.arrays import ENABLE_X64, Numbers, Real, float_dtype, is_traced
 from flowlin._tools.memory import require_memory
 from flowlin._tools.printing import LogProgress
+from flowlin.engine.kinks.kink_places import kink_places
 from flowlin.engine.kinks.kink_policies import AbstractKinks
 from flowlin.events.watch import Watch
 from flowlin.measures.modes import Modes
 from flowlin.networks.base import AbstractModel
-from flowlin.networks.modules import has_known_kinks
 from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.origin import RunState
 from flowlin.record.refusals import extension_error
@@ -41,20 +41,8 @@ from flowlin.training.problem import Problem
 from flowlin.training.schedule import schedule_argument
 
 
-def check_options(
-    network: AbstractModel,
-    rtol: Real | None,
-    modified_rate: ArrayLike | None,
-    kinks: AbstractKinks | None,
-) -> None:
-    """Raise `ValueError` for a tolerance that is too fine, or a modified flow of a kinked one."""
-    if rtol is not None:
-        _check_rtol(rtol, network.dtype)
-    if modified_rate is not None:
-        _require_smooth_gradient(network, kinks)
-
-
-def _check_rtol(rtol: Real, dtype: DTypeLike) -> None:
+def require_coarse_enough(rtol: Real, dtype: DTypeLike) -> None:
+    """Raise `ValueError` for a tolerance that is finer than a precision can hold."""
     finest = 10 * float(jnp.finfo(dtype).eps)
     if not is_traced(rtol) and float(rtol) < finest:
         remedy = (
@@ -144,8 +132,15 @@ def require_extendable(
     return run, at, ts
 
 
-def check_time_constants(problem: Problem, modified_rate: ArrayLike | None) -> None:
-    """Raise `ValueError` for a wrong number of time constants, or a modified flow of several."""
+def check_problem(
+    problem: Problem, modified_rate: ArrayLike | None, kinks: AbstractKinks | None
+) -> None:
+    """Raise `ValueError` for a wrong number of time constants, or for no modified flow.
+
+    There is none of several time constants, nor across kinks.
+    """
+    if modified_rate is not None:
+        _require_smooth_gradient(problem, kinks)
     if problem.tau.ndim and modified_rate is not None:
         raise ValueError(
             "`modified_rate` asks for the modified flow, which has one step for all layers; give "
@@ -174,13 +169,13 @@ def time_constants_argument(name: str, value: Any) -> PyTree:
     return value
 
 
-def _require_smooth_gradient(network: AbstractModel, kinks: AbstractKinks | None) -> None:
+def _require_smooth_gradient(problem: Problem, kinks: AbstractKinks | None) -> None:
     """Raise `ValueError` for a modified flow that does not exist.
 
     Where a step crosses a kink, descent keeps the old gate until the end of the step: for a share
     of it that depends on where it began. Its distance from any flow is of first order there.
     """
-    if has_known_kinks(network) and (kinks is None or kinks.width is None):
+    if kink_places(problem) and (kinks is None or kinks.width is None):
         raise ValueError(
             "`modified_rate` asks for the modified flow, which needs a smooth gradient; that of "
             f"ReLUs, or of a loss with kinks, jumps, with `kinks` = {kinks}. Use "

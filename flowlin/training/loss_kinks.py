@@ -1,10 +1,11 @@
 r"""The kinks of a user's loss: of hinge, of L1, of whatever has a maximum or an absolute value.
 
 A loss is the mean over samples of a function $\ell(\hat y, y)$ of one sample. Its kinks are found
-in its program as those of a module are (`flowlin.networks.module_kinks`). For a module's walk they
-join those of the module: one program takes a sample's row [x, y] to the outputs and the sample's
-loss, (N_out + 1,), with the loss's kinks last, and the loss of the task is linear in these,
-$\sum_p v_p \ell_p / \sum_p v_p$. Whatever holds of the kinks of a graph holds of these too.
+in its program as those of a module are (`flowlin.networks.module_kinks`). For a walk they join
+those of the model, a module or a linear or ReLU network of flowlin's: one program takes a sample's
+row [x, y] to the outputs and the sample's loss, (N_out + 1,), with the loss's kinks last, and the
+loss of the task is linear in these, $\sum_p v_p \ell_p / \sum_p v_p$. Whatever holds of the kinks
+of a graph holds of these too.
 """
 
 import abc
@@ -19,11 +20,13 @@ from equinox import AbstractVar
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from flowlin._tools.arrays import Scalar, replace_fields
+from flowlin._tools.arrays import Activation, Scalar, replace_fields
+from flowlin.networks.base import AbstractModel
 from flowlin.networks.kink_program import KinkProgram, KinkSite
-from flowlin.networks.layered import smooth_relu
+from flowlin.networks.layered import forward_pass, smooth_relu
 from flowlin.networks.module_kinks import ModuleKinks, Refusal, find_kinks
-from flowlin.networks.modules import ForeignModel, StaticPart
+from flowlin.networks.modules import ForeignModel, StaticPart, unit_places
+from flowlin.networks.network_kinds import AbstractSelfGated, ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.function_loss import FunctionLoss
 from flowlin.training.loss import Loss, TargetWeights
@@ -58,12 +61,14 @@ def _program_of_loss(
 def _program_of_both(
     rest: StaticPart, arrays: StaticPart, function: LossFunction, inputs: int, outputs: int
 ) -> KinkProgram | Refusal:
-    """Return the program of a module and its loss on a row [x, y]; see `ModuleWithLoss`."""
+    """Return the program of a model and its loss on a row [x, y]; see `ModelWithLoss`."""
     inexact, fixed = arrays.tree
     row = jax.ShapeDtypeStruct((inputs + outputs,), jax.tree.leaves(inexact)[0].dtype)
 
     def call_both(inexact: PyTree, fixed: PyTree, row: Array) -> Array:
-        found = eqx.combine(inexact, fixed, rest.tree)(row[:inputs])
+        model = eqx.combine(inexact, fixed, rest.tree)
+        own = isinstance(model, AbstractSelfGated)
+        found = _output_by_relu(model, row[:inputs]) if own else model(row[:inputs])
         own = function(found, row[inputs:]).astype(found.dtype)
         return jnp.concatenate([found, own[None]])
 
@@ -97,58 +102,101 @@ def with_loss_kinks(network: ForeignModel, task: Task, loss: Loss) -> ForeignMod
         return replace_fields(network, kinks=unknown)
     if not found.sites:
         return network
-    both = ModuleWithLoss(network, cast(FunctionLoss, loss), task.outputs).kink_program(
-        task.inputs + task.outputs
-    )
-    if isinstance(both, Refusal):
-        return replace_fields(network, kinks=own._replace(loss_unknown_because=both.reason))
-    more = [KinkSite("loss", *site[1:]) for site in both.sites[len(own.sites) :]]
-    return replace_fields(network, kinks=ModuleKinks((*own.sites, *more), in_loss=len(more)))
+    return replace_fields(network, kinks=_kinks_with_loss(network, task, loss, own.sites))
 
 
-class ModuleWithLoss(eqx.Module):
-    """A module and its loss as one graph, for the walk: of a row [x, y] the outputs and the loss.
+def _kinks_with_loss(
+    model: AbstractModel, task: Task, loss: Loss, own: tuple[KinkSite, ...]
+) -> ModuleKinks:
+    """Return a model's own kinks with those of its loss behind them, or why these are unknown."""
+    both = ModelWithLoss(model, cast(FunctionLoss, loss), task.outputs)
+    found = both.kink_program(task.inputs + task.outputs)
+    if isinstance(found, Refusal):
+        return ModuleKinks(own, loss_unknown_because=found.reason)
+    more = [KinkSite("loss", *site[1:]) for site in found.sites[len(own) :]]
+    return ModuleKinks((*own, *more), in_loss=len(more))
 
-    Parameters and kinks are those of `model`, which knows the kinks of the loss too.
+
+def kinks_to_walk(network: AbstractModel, task: Task, loss: Loss) -> ModuleKinks:
+    """Return the kinks that a walk of flowlin's own network passes with those of its loss.
+
+    None where the loss has none, or the network is no linear or ReLU network.
+    """
+    if not isinstance(network, AbstractSelfGated):
+        return ModuleKinks()
+    if not kinks_of_loss(loss, task.outputs, network.dtype).sites:
+        return ModuleKinks()
+    places = unit_places(network) if isinstance(network, ReLUNetwork) else ()
+    own = tuple(KinkSite(place.part, "max", place.shape) for place in places)
+    found = _kinks_with_loss(network, task, loss, own)
+    return ModuleKinks() if found.loss_unknown_because else found
+
+
+def _output_by_relu(network: AbstractSelfGated, x: Array) -> Array:
+    """Return a network's output of one sample, with its rectifiers as such."""
+
+    def activate_layer(layer: int, z: Array) -> Array:
+        del layer
+        return network.slope * z + (1 - network.slope) * jax.nn.relu(z)  # pyright: ignore
+
+    rectified = isinstance(network, ReLUNetwork)
+    activation: Activation = activate_layer if rectified else network.activation
+    return forward_pass(network.parameters, network.bias_strength, x[None], activation)[0][0]
+
+
+def _split(model: AbstractModel) -> tuple[PyTree, PyTree, StaticPart]:
+    """Split a model into arrays that can be trained, other arrays, and all else."""
+    if isinstance(model, ForeignModel):
+        return model.inexact, model.fixed, model.rest
+    assert isinstance(model, AbstractSelfGated)
+    none, all_ = (jax.tree.map(lambda _, flag=flag: flag, model) for flag in (False, True))
+    trained = eqx.tree_at(lambda m: (m.weights, m.biases), none, (all_.weights, all_.biases))
+    inexact, fixed = eqx.partition(model, trained)
+    return inexact, fixed, StaticPart(eqx.filter(model, False))
+
+
+class ModelWithLoss(eqx.Module):
+    """A model and its loss as one graph, for the walk: of a row [x, y] the outputs and the loss.
+
+    - `kinks`: those of both, the loss's last; none before they are looked for.
     """
 
-    model: ForeignModel
+    model: AbstractModel
     loss: FunctionLoss
     outputs: int = eqx.field(static=True)
+    kinks: ModuleKinks = eqx.field(static=True, default=ModuleKinks())
 
     @property
     def parameters(self) -> PyTree:
-        """The module's floating-point arrays."""
+        """The arrays of the model that can be trained."""
         return self.model.parameters
 
     @property
     def buffers(self) -> PyTree:
-        """The module's other arrays."""
-        return self.model.fixed
+        """The model's other arrays."""
+        return _split(self.model)[1]
 
     @property
     def hidden(self) -> tuple[int, ...]:
         """The units at each of the places with kinks, those of the loss last."""
-        return self.model.hidden
+        return tuple(site.size for site in self.kinks.sites)
 
     @property
     def loss_units(self) -> int:
         """The units of the loss, the last ones of all."""
-        known = cast(ModuleKinks, self.model.kinks)
-        return sum(site.size for site in known.sites[-known.in_loss :])
+        return sum(site.size for site in self.kinks.sites[-self.kinks.in_loss :])
 
-    def with_parameters(self, parameters: PyTree) -> "ModuleWithLoss":
+    def with_parameters(self, parameters: PyTree) -> "ModelWithLoss":
         """Return the same with other arrays; those that are None stay."""
         return replace_fields(self, model=self.model.with_parameters(parameters))
 
     def kink_program(self, inputs: int) -> KinkProgram | Refusal:
         """Return the program of a row of so many numbers, targets included."""
-        shapes = jax.tree.map(
-            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (self.model.inexact, self.model.fixed)
-        )
+        inexact, fixed, rest = _split(self.model)
+        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (inexact, fixed))
         function = cast(LossFunction, self.loss.function)
         own = inputs - self.outputs
-        return _program_of_both(self.model.rest, StaticPart(shapes), function, own, self.outputs)
+        return _program_of_both(rest, StaticPart(shapes), function, own, self.outputs)
 
 
 class AbstractLossBySample(Loss):
@@ -199,14 +247,17 @@ class SumOfLastOutput(AbstractLossBySample):
 
 
 def join_loss(
-    network: ForeignModel, task: Task, loss: Loss
-) -> tuple[ForeignModel | ModuleWithLoss, Task, Loss]:
+    network: AbstractModel, task: Task, loss: Loss
+) -> tuple[ForeignModel | ModelWithLoss, Task, Loss]:
     """Return network, task and loss of a walk, with the loss in the graph where it has kinks."""
-    if network.kinks is None or not network.kinks.in_loss:
+    foreign = isinstance(network, ForeignModel)
+    kinks = network.kinks if foreign else kinks_to_walk(network, task, loss)
+    if foreign and (kinks is None or not kinks.in_loss):
         return network, task, loss
+    assert kinks is not None
     rows = jnp.concatenate([task.x, task.y], axis=1)
     none = jnp.zeros((task.samples, task.outputs + 1), task.y.dtype)
-    both = ModuleWithLoss(network, cast(FunctionLoss, loss), task.outputs)
+    both = ModelWithLoss(network, cast(FunctionLoss, loss), task.outputs, kinks)
     return both, replace_fields(task, x=rows, y=none), SumOfLastOutput(loss)
 
 

@@ -22,6 +22,7 @@ from flowlin._tools.arguments import (
 from flowlin._tools.arrays import ENABLE_X64, Real
 from flowlin._tools.warn import warn_user
 from flowlin.engine.kinks.averaged import FINEST_RTOL, AveragedGates
+from flowlin.engine.kinks.kink_places import pair_count
 from flowlin.engine.kinks.walk import ExactWalk, HeldWalk, choose_switching
 from flowlin.engine.solvers.error_scale import AbstractErrorScale
 from flowlin.engine.solvers.rkc import RKC
@@ -30,7 +31,6 @@ from flowlin.events.event import AbstractKinkTraits
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.modules import has_known_kinks
 from flowlin.networks.network_kinds import ReLUNetwork
-from flowlin.tasks.task import Task
 from flowlin.training.problem import Problem
 
 MANY_PAIRS = 10_000  # (unit, sample) pairs beyond which each one's switches are too many
@@ -259,8 +259,8 @@ class ExactKinks(AbstractKinks):
     chooses the gates. Limited by the solver's tolerance alone, so `rtol` means what it says.
 
     For ReLU (and leaky ReLU) networks of any depth, and for any Equinox module of ReLUs, whose
-    kinks are found in its program, with those of a `loss` of the user's own (of a network of
-    flowlin's they are not). Work grows with the number of events, roughly as units x samples.
+    kinks are found in its program. Those of a `loss` of the user's own are walked through as well,
+    of linear networks too. Work grows with the number of events, roughly as units x samples.
     `flow.stats["accepted_evaluations"]` counts evaluations of the velocity in accepted steps.
 
     With several hidden layers a sample may slide in several of them at once. Where a lower pair
@@ -382,11 +382,6 @@ class KinksWarning(UserWarning):
     """A run treats its kinks otherwise than exactly without being told to, or than it was told."""
 
 
-def pair_count(network: AbstractModel, task: Task) -> int:
-    """Count the (unit, sample) pairs, each with its kink."""
-    return sum(network.hidden) * task.samples
-
-
 class WalkCost(NamedTuple):
     """The cost of an exact walk, as far as it is known at t = 0.
 
@@ -413,14 +408,14 @@ class WalkCost(NamedTuple):
         return True, about
 
 
-def walk_cost(network: AbstractModel, task: Task) -> WalkCost:
+def walk_cost(problem: Problem) -> WalkCost:
     """Estimate the cost of an exact walk by sizes alone, so that traced runs choose alike.
 
     Each event ends a step, and the steps take some 18 evaluations of the velocity per event, each
     of which moves the preactivations of all pairs and all parameters.
     """
-    pairs = pair_count(network, task)
-    parameters = sum(a.size for a in jax.tree.leaves(network.parameters))
+    pairs = pair_count(problem)
+    parameters = sum(a.size for a in jax.tree.leaves(problem.network.parameters))
     return WalkCost(pairs, math.ceil(EVENTS_PER_PAIR * pairs), pairs + parameters)
 
 
@@ -431,7 +426,7 @@ def places_of_kinks(network: AbstractModel) -> str:
 
 
 def choose_kinks(
-    network: AbstractModel, task: Task, solver: diffrax.AbstractSolver | None
+    problem: Problem, solver: diffrax.AbstractSolver | None
 ) -> tuple[AbstractKinks, str]:
     """Choose the policy for a run that was given none, and say why.
 
@@ -446,8 +441,9 @@ def choose_kinks(
     gets to 1e-6, and descent takes 4 to 150 times as long. At 1e-4 smoothing is the faster one with
     digits and at 5,120 pairs, plain integration nowhere.
     """
+    network = problem.network
     averages = isinstance(network, ReLUNetwork) and len(network.hidden) == 1 and solver is None
-    walks, why = walk_cost(network, task).verdict(averages)
+    walks, why = walk_cost(problem).verdict(averages)
     if not walks:
         kinks = AveragedKinks() if averages else IGNORED
     elif not (solver is None or is_explicit(solver)):

@@ -13,11 +13,12 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from flowlin._tools.arrays import Parameters
 from flowlin.engine.kinks.sides import OFF, ON, SLIDING, FixedLayerSides, read_slots, slots_of
 from flowlin.engine.kinks.sliding_flow import AbstractSlidingFlow, error_at_zero_outputs
+from flowlin.networks.base import AbstractModel
 from flowlin.networks.kink_program import KinkProgram, outputs_and_preactivations
 from flowlin.networks.modules import ForeignModel
 from flowlin.tasks.task import Task
 from flowlin.training.loss import Loss
-from flowlin.training.loss_kinks import ModuleWithLoss, join_loss
+from flowlin.training.loss_kinks import ModelWithLoss, join_loss
 from flowlin.training.objective import Decay, add_decay
 
 PROBES = 4  # random directions by which scales are estimated
@@ -59,7 +60,7 @@ class ModuleFlow(AbstractSlidingFlow):
     array that a number belongs to, and the drive of outputs' errors of random signs for C.
     """
 
-    network: ForeignModel | ModuleWithLoss
+    network: ForeignModel | ModelWithLoss
     task: Task  # of rows [x, y] where the loss is in the graph
     loss: Loss
     tau: PyTree
@@ -69,7 +70,7 @@ class ModuleFlow(AbstractSlidingFlow):
 
     def __init__(
         self,
-        network: ForeignModel,
+        network: AbstractModel,
         task: Task,
         loss: Loss,
         tau: PyTree,
@@ -409,7 +410,7 @@ class ModuleFlow(AbstractSlidingFlow):
         del widely
         gates = self.forward_pass(lax.stop_gradient(parameters), None).gates
         sizes = self._scales_at(parameters, gates)
-        if not isinstance(self.network, ModuleWithLoss):
+        if not isinstance(self.network, ModelWithLoss):
             return sizes
         # From a readout of zeros z = y - f is at its kink where y = 0, and has no size yet.
         of_loss = np.arange(self.units)[:, None] >= self.units - self.network.loss_units

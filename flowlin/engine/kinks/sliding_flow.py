@@ -24,7 +24,7 @@ from flowlin.engine.kinks.sides import (
 )
 from flowlin.tasks.task import Task
 from flowlin.training.loss import Loss
-from flowlin.training.loss_kinks import ModuleWithLoss
+from flowlin.training.loss_kinks import ModelWithLoss
 from flowlin.training.objective import Decay
 from flowlin.training.rules import is_none, tau_per_array
 
@@ -179,7 +179,7 @@ class AbstractSlidingFlow(eqx.Module):
             else self.pass_with_slides(parameters, frozen)[0]
         )
         velocity = self.velocity(parameters, at, self.decay)
-        if frozen is not None and isinstance(self.network, ModuleWithLoss):
+        if frozen is not None and isinstance(self.network, ModelWithLoss):
             rates = self.preactivation_rates(parameters, at)
             back = self._motion_back(parameters, at, frozen, rates)
             velocity = jax.tree.map(_add_beyond_rounding, velocity, back)

@@ -1,6 +1,6 @@
 """Starts of walks: whether a pair may be at its kink there, and where several flows begin."""
 
-from typing import Any, cast
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool
 
 from flowlin._tools.arrays import Parameters, is_traced
 from flowlin._tools.numerics import dtype_rounding
+from flowlin.engine.kinks.kink_places import walks_through_loss
 from flowlin.engine.kinks.module_flow import ModuleFlow
 from flowlin.engine.kinks.sides import OFF, ON
 from flowlin.networks.modules import ForeignModel
@@ -29,7 +30,7 @@ def may_be_at_kink(problem: Problem) -> bool:
     network, task = problem.network, problem.task
     if is_traced(problem):
         return True
-    if isinstance(network, ForeignModel):
+    if isinstance(network, ForeignModel) or walks_through_loss(problem):
         return bool(_module_may_be_at_kink(problem))
     return not isinstance(network, ReLUNetwork) or _network_may_be_at_kink(network, task)
 
@@ -53,9 +54,9 @@ def _network_may_be_at_kink(network: ReLUNetwork, task: Task) -> bool:
 
 @eqx.filter_jit
 def _module_may_be_at_kink(problem: Problem) -> Bool[Array, ""]:
-    """Tell whether a pair of a module may be at its kink."""
+    """Tell whether a pair of a module, or of a network with a kinked loss, may be at its kink."""
     what = problem.loss, problem.time_constants
-    flow = ModuleFlow(cast(ForeignModel, problem.network), problem.task, *what, shares=False)
+    flow = ModuleFlow(problem.network, problem.task, *what, shares=False)
     z = flow.forward_pass(problem.parameters, None).z[0]
     sizes = flow.pair_scales(problem.parameters)
     return ~jnp.all(jnp.abs(z) > WIDER * flow.z_rounding(sizes))

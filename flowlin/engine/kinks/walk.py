@@ -15,6 +15,7 @@ from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin._tools.numerics import while_loop
 from flowlin.engine.kinks.deep_flow import DeepFlow
 from flowlin.engine.kinks.deep_switching import DeepSwitching
+from flowlin.engine.kinks.kink_places import pair_count, walks_through_loss
 from flowlin.engine.kinks.module_flow import ModuleFlow
 from flowlin.engine.kinks.one_layer import OneLayerFlow
 from flowlin.engine.kinks.one_layer_switching import OneLayerSwitching
@@ -43,13 +44,13 @@ def choose_switching(
     """Choose the rule, and with it the flow, by the kind of a network and its hidden layers."""
     network = problem.network
     what = problem.task, problem.loss, problem.time_constants, problem.decay
-    if isinstance(network, ReLUNetwork) and len(network.hidden) == 1:
+    room = min(4 * slots, pair_count(problem))
+    if isinstance(network, ForeignModel) or walks_through_loss(problem):
+        return DeepSwitching(ModuleFlow(network, *what), room, starts_at_kink)
+    assert isinstance(network, ReLUNetwork)
+    if len(network.hidden) == 1:
         return OneLayerSwitching(OneLayerFlow(network, *what), slots, loop_kind, starts_at_kink)
-    room = min(4 * slots, sum(network.hidden) * problem.task.samples)
-    if isinstance(network, ReLUNetwork):
-        return DeepSwitching(DeepFlow(network, *what), room, starts_at_kink)
-    assert isinstance(network, ForeignModel)
-    return DeepSwitching(ModuleFlow(network, *what), room, starts_at_kink)
+    return DeepSwitching(DeepFlow(network, *what), room, starts_at_kink)
 
 
 class StepPieces(eqx.Module):
