@@ -361,7 +361,7 @@ def test_a_run_that_does_not_walk_says_what_becomes_of_them():
     with pytest.warns(fl.KinksWarning, match=said) as told:
         eqx.filter_eval_shape(lambda n: walk(n, ONE, 0.1).losses, gated)
     assert "ExactKinks" not in str(told[0].message)
-    with pytest.raises(ValueError, match="`modified_rate` asks for .* or of a loss with kinks"):
+    with pytest.raises(ValueError, match=r"`modified_rate` asks for .* or of a loss with kinks"):
         walk(LINEAR, ONE, 0.1, modified_rate=0.1)
 
 
