@@ -52,7 +52,8 @@ def test_hitting_times_agree_with_the_closed_form(tree, aligned, hits):
 
 def test_table_and_uncertainty(hits):
     rows = hits[1e-7].events.table()
-    assert set(rows[0]) == {"time", "uncertainty", "name", "index", "old", "new", "promise"}
+    columns = {"time", "uncertainty", "name", "index", "old", "new", "promise", "reason"}
+    assert set(rows[0]) == columns
     assert all(row["uncertainty"] >= 0 for row in rows)
     assert 1e-14 < max(row["uncertainty"] for row in rows) < 1e-4
     assert {row["promise"] for row in rows} == {"certified"}  # polynomials of the weights

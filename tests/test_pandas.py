@@ -15,7 +15,7 @@ WALK = fl.load(pathlib.Path(__file__).parent / "data" / "flow-0.1.npz")
 
 def test_to_pandas_is_the_table(monkeypatch):
     two = fl.Sweep([WALK, WALK])
-    columns = ["time", "uncertainty", "name", "index", "old", "new", "promise"]
+    columns = ["time", "uncertainty", "name", "index", "old", "new", "promise", "reason"]
     for table, names in ((WALK.events, columns), (two, ["run", *columns])):
         frame = table.to_pandas()
         assert list(frame.columns) == names

@@ -23,7 +23,7 @@ from flowlin.record.event_log_summary import event_log_summary, mask_of_determin
 from flowlin.record.touches import mask_of_touches
 
 # Of a table of events.
-EVENT_COLUMNS = ("time", "uncertainty", "name", "index", "old", "new", "promise")
+EVENT_COLUMNS = ("time", "uncertainty", "name", "index", "old", "new", "promise", "reason")
 
 
 class CrossingsWarning(UserWarning):
@@ -425,7 +425,10 @@ class EventLog(eqx.Module):
         return self.map_columns(lambda a: jax.device_put(np.asarray(a)[:k].copy()), self.count)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one dictionary per event, for `pandas.DataFrame` or `csv.DictWriter`."""
+        """Return one dictionary per event, for `pandas.DataFrame` or `csv.DictWriter`.
+
+        Of an event named "branch" the column `reason` says why it is one, and sides mean nothing.
+        """
         self._require_known("events.table")
         columns = (getattr(self, name) for name in EVENT_COLUMNS)
         plain = [c if isinstance(c, list) else np.asarray(c).tolist() for c in columns]
