@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 
 import flowlin as fl
 from tests.tolerances import ROUNDING, of_flow
@@ -302,6 +303,21 @@ def test_a_linear_network_walks_to_the_kink_of_its_loss_by_the_closed_form():
     assert isinstance(flow.final, fl.LinearNetwork)
     with pytest.raises(ValueError, match="none that are known, since the network has no kinks"):
         flow.linearization()
+
+
+@pytest.mark.slow
+def test_layers_with_time_constants_of_their_own_walk_by_the_closed_form():
+    """w_1' = 2 w_2 / tau_1 and w_2' = 2 w_1 / tau_2 up to w_1 w_2 = 1/2, from 1/2 both."""
+    a, b = 2.0, 1.0  # 2 / tau
+    flow = walk(LINEAR, ONE, 1.0, tau=2 / np.array([a, b]))
+
+    def product(t):
+        c, s = np.cosh(np.sqrt(a * b) * t), np.sinh(np.sqrt(a * b) * t)
+        return (c + np.sqrt(a / b) * s) * (c + np.sqrt(b / a) * s) / 4
+
+    arrives = scipy.optimize.brentq(lambda t: product(t) - 0.5, 0.0, 1.0, xtol=1e-14)
+    assert float(flow.events.time[0]) == pytest.approx(arrives, rel=of_flow(RTOL))
+    assert float(flow.losses[-1]) < ROUNDING
 
 
 @pytest.mark.slow
