@@ -294,9 +294,11 @@ def losses(model, task, **options):
     return fl.gradient_flow(model, task, 1.0, **options).losses
 
 
+LINEAR = eqx.nn.Linear(4, 2, key=jax.random.key(0))
+
+
 def test_kinks_that_are_not_known_are_named():
     task = normal_task(0, 3, 4, 2)
-    linear = eqx.nn.Linear(4, 2, key=jax.random.key(0))
     for function, said in (
         (jnp.sort, "`sort` in layers"),
         (jax.nn.hard_tanh, "`where` in layers.0. on what is trained may jump"),
@@ -306,19 +308,26 @@ def test_kinks_that_are_not_known_are_named():
         (straight_through, "`custom_jvp_call` in layers.0. may hold a kink"),
         (reversed_gradient, "`custom_vjp_call` in layers.0. may hold a kink"),
     ):
-        model = eqx.nn.Sequential([linear, eqx.nn.Lambda(function)])
+        model = eqx.nn.Sequential([LINEAR, eqx.nn.Lambda(function)])
         with pytest.raises(ValueError, match=f"needs to know the kinks, and Sequential: {said}"):
             fl.gradient_flow(model, task, 1.0, kinks=fl.ExactKinks())
     with pytest.warns(fl.KinksWarning, match="kinks is not known: Sequential: `custom_vjp_call`"):
         eqx.filter_eval_shape(losses, model, task)
     eqx.filter_eval_shape(losses, model, task, kinks=fl.IgnoreKinks())  # asked for
-    # A loop of smooth steps hides none; nor does the model at the start, which has no gradient.
-    looped = eqx.nn.Sequential([linear, eqx.nn.Lambda(recurrent(jnp.tanh))])
-    eqx.filter_eval_shape(losses, looped, task)
-    # A layer norm's max(0, variance) is none.
-    normed = eqx.nn.Sequential([linear, eqx.nn.LayerNorm(2)])
-    scaled = fl.theory.lazy(normed, task, alpha=2.0).scaled
-    assert fl.gradient_flow(scaled, task, 0.1).stats["kinks"] == "none"
-    rectified = eqx.nn.Sequential([linear, eqx.nn.Lambda(jax.nn.relu)])
+    rectified = eqx.nn.Sequential([LINEAR, eqx.nn.Lambda(jax.nn.relu)])
     with pytest.raises(ValueError, match="`AveragedKinks` is for an fl"):
         fl.gradient_flow(rectified, task, 1.0, kinks=fl.AveragedKinks())
+
+
+def test_smooth_modules_are_known_as_such():
+    """A loop of smooth steps; the model at the start, which has no gradient; a layer norm.
+
+    The last one's max(0, variance) is no kink.
+    """
+    task = normal_task(0, 3, 4, 2)
+    looped = eqx.nn.Sequential([LINEAR, eqx.nn.Lambda(recurrent(jnp.tanh))])
+    scaled = fl.theory.lazy(LINEAR, task, alpha=2.0).scaled
+    normed = eqx.nn.Sequential([LINEAR, eqx.nn.LayerNorm(2)])
+    for model in (looped, scaled, normed):
+        with pytest.raises(ValueError, match="has smooth operations alone"):
+            fl.measures.hidden(model, task, layer=0)
