@@ -219,8 +219,7 @@ def gradient_flow(
     network, events, loss = cast(AbstractModel, network), cast(tuple, events), cast(Loss, loss)
     tolerances, ts = validate_tolerances(rtol, atol, stepsize_controller), validate_times(t1, ts)
     network = _prepare_network(network, task, loss, ts, observe)
-    if tolerances.rtol is not None:
-        require_coarse_enough(tolerances.rtol, network.dtype)
+    require_coarse_enough(tolerances.rtol, network.dtype)
     warn_precision(network.dtype, task.x.dtype, tolerances.rtol is not None)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     problem = _pose_problem(network, task, loss, rule, tau, weight_decay, trainable)

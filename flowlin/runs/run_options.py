@@ -41,10 +41,10 @@ from flowlin.training.problem import Problem
 from flowlin.training.schedule import schedule_argument
 
 
-def require_coarse_enough(rtol: Real, dtype: DTypeLike) -> None:
+def require_coarse_enough(rtol: Real | None, dtype: DTypeLike) -> None:
     """Raise `ValueError` for a tolerance that is finer than a precision can hold."""
     finest = 10 * float(jnp.finfo(dtype).eps)
-    if not is_traced(rtol) and float(rtol) < finest:
+    if rtol is not None and not is_traced(rtol) and float(rtol) < finest:
         remedy = (
             f"switch to float64 before any array is made: {ENABLE_X64}"
             if dtype == jnp.float32

@@ -50,11 +50,10 @@ def step_to_event(
     order = cast(int, solver.order(terms))
     curve, slack, bounds = _margin_curve(flow, frozen, path, (t, t1), tolerance, order)
     grid = curve.on_grid()
-    falls, low_end, high_end = curve.first_fall(*grid)
+    falls, *bracket = curve.first_fall(*grid)
 
     def to_event():
-        bracket = low_end, high_end
-        low, high, first, tied = _first_margin_event(curve, *bracket, slack <= 0, tolerance)
+        low, high, first, tied = _first_margin_event(curve, bracket, slack <= 0, tolerance)
         length = lax.stop_gradient(t1 - t)
         target = lax.stop_gradient(t) + high * length
         ye, error_e, dense_e, last_e = solver.step_from(velocity, terms, t, target, y, frozen)
@@ -127,16 +126,14 @@ def _margin_curve(
     return curve, slack, jnp.min(bounds, axis=0)
 
 
-def _first_margin_event(
-    curve, before, after, inside, tolerance
-) -> tuple[Array, Array, Array, Array]:
+def _first_margin_event(curve, bracket, inside, tolerance) -> tuple[Array, Array, Array, Array]:
     """Bracket the time at which the first margin ends, in fractions of the step, and say whose.
 
     The pair that fires is read off the dense output: after the second step a dead pair, which waits
     at its tolerance for ever, could be lowest. Ties are pairs that began `inside` and are at their
     kinks.
     """
-    low, high = lax.stop_gradient(curve.first_root(before, after))
+    low, high = lax.stop_gradient(curve.first_root(*bracket))
     there = curve(high)
     first = (jnp.argmin(there) == jnp.arange(there.size)).reshape(there.shape)
     return low, high, first, inside & (there <= tolerance[None])
