@@ -24,6 +24,7 @@ from flowlin.events.falls_below import LossBelow as LossBelow
 from flowlin.events.mode_hits import ModeHits as ModeHits
 from flowlin.events.switches import UnitSwitches as UnitSwitches
 from flowlin.measures.parameter_distance import distance as distance
+from flowlin.networks.gated_module import GatedModule as GatedModule
 from flowlin.networks.globally_gated import Clusters as Clusters
 from flowlin.networks.globally_gated import GloballyGatedNetwork as GloballyGatedNetwork
 from flowlin.networks.globally_gated import HalfSpaces as HalfSpaces

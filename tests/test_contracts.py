@@ -49,11 +49,18 @@ def bent(z):
     return jnp.tanh(z)
 
 
+def rectify(z):
+    return jnp.maximum(z, 0)
+
+
 def same(z):
     return z
 
 
 MLP = eqx.nn.MLP(2, 2, 2, 1, bent, same, key=KEY)  # by functions that can be pickled
+
+RECTIFYING = eqx.nn.MLP(2, 2, 2, 1, rectify, same, key=KEY)
+MODULE_GATED = fl.GatedModule.frozen(RECTIFYING, TASK)
 
 
 def quartic(output, target):
@@ -121,6 +128,7 @@ ROWS = {
     "GloballyGatedNetwork": descent(GLOBALLY, "GloballyGatedNetwork(", "quartic", loss=quartic),
     "GatedGraph": descent(GRAPH, "GatedGraph(", "loss 1", events=LOW),
     "any module": descent(MLP, "MLP(", "loss 1", events=LOW),
+    "GatedModule": descent(MODULE_GATED, "GatedModule(MLP, gates (4, 2)", "loss 1", events=LOW),
     "mini-batches": Row(
         fl.stochastic_gradient_descent, LINEAR, (0.1, 30), BATCHES, ("stochastic descent", "loss 1")
     ),
@@ -218,7 +226,7 @@ def test_it_prints_what_it_is_and_compiles_nothing(row, whole):
 
 def test_it_is_saved_and_loaded_to_the_bit(row, whole, tmp_path):
     whole.save(tmp_path / "run.npz")
-    mine = isinstance(row.network, eqx.nn.MLP)
+    mine = isinstance(row.network, (eqx.nn.MLP, fl.GatedModule))
     assert_same(fl.load(tmp_path / "run.npz", like=row.network if mine else None), whole)
 
 

@@ -168,13 +168,18 @@ class Study:
         name = given.size or "default"
         # What is committed was computed at the default size or the paper's.
         out = given.out or (pathlib.Path("figures/paper") if name == "quick" else RESULTS)
-        out.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
+        self.save(name, out)
+        print(f"{out / self.name}.png and .json after {time.perf_counter() - started:.0f} s")
+        sys.stdout.flush()
+
+    def save(self, name: str, out: pathlib.Path) -> list[Row]:
+        """Computes a size and returns the verdicts; figures and numbers go to a folder."""
+        out.mkdir(parents=True, exist_ok=True)
         data, record = self.found(name)
         record["figure says"] = self.pictures(data, out)
         (out / f"{self.name}.json").write_text(json.dumps(record, indent=1, default=plain) + "\n")
-        print(f"{out / self.name}.png and .json after {time.perf_counter() - started:.0f} s")
-        sys.stdout.flush()
+        return [Row.of(row) for row in record["verdicts"]]
 
 
 def titles(figure: Figure) -> list[str]:

@@ -38,7 +38,7 @@ def effective_map(
     Exact at every x; away from kinks W_eff is the Jacobian. On a kink, where h = 0 whatever the
     gate, the map is the one with the gate of z < 0.
 
-    Gated graphs and globally gated networks have such a map by their given gates.
+    Gated graphs, globally gated networks and gated modules have such a map by their given gates.
 
     Of any other Equinox module, such as a residual network, it is the tangent at the sample: W_eff
     the Jacobian there, $b_{eff} = f(x) - W_{eff}\, x$. Where the module is piecewise linear that is

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from flowlin._tools.arguments import checked
 from flowlin.measures.along import inputs_of
 from flowlin.networks.base import AbstractModel, number_of_layer
-from flowlin.networks.kink_program import KinkProgram
+from flowlin.networks.kink_program import KinkProgram, preactivations_by_place
 from flowlin.networks.modules import ForeignModel, as_model, unit_places
 from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.linearization import Activity
@@ -102,15 +102,4 @@ def _preactivations(own: AbstractModel, x: Array) -> tuple[Array, ...]:
     assert isinstance(own, ForeignModel)
     program, leaves = own.kink_program(x.shape[1]), jax.tree.leaves((own.inexact, own.fixed))
     assert isinstance(program, KinkProgram)
-
-    def preactivations_of(sample: Array) -> tuple[Array, ...]:
-        found: list[Array] = []
-
-        def rectify(z: Array) -> Array:
-            found.append(jnp.ravel(z))
-            return jnp.maximum(z, 0)
-
-        program.evaluate([*leaves, sample], rectify)
-        return tuple(found)
-
-    return jax.vmap(preactivations_of)(x)
+    return preactivations_by_place(program, leaves, x)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from flowlin._tools.files import saveable
@@ -139,3 +140,15 @@ def outputs_and_preactivations(
 
     outputs = program.evaluate(arguments, rectify)
     return outputs, jnp.concatenate(found)
+
+
+def preactivations_by_place(
+    program: KinkProgram, arguments: Sequence[Array], x: Float[Array, "P N_in"]
+) -> tuple[Float[Array, "P H"], ...]:
+    """Return the z of each site for many samples; `arguments` are the module's leaves."""
+
+    def preactivations(sample: Array) -> Array:
+        return outputs_and_preactivations(program, [*arguments, sample], None, None)[1]
+
+    stops = np.cumsum([site.size for site in program.sites])[:-1].tolist()
+    return tuple(jnp.split(jax.vmap(preactivations)(x), stops, axis=1))

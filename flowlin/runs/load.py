@@ -15,6 +15,7 @@ from flowlin._tools.arguments import ARGUMENT_HINTS, checked, with_article
 from flowlin._tools.arrays import PathLike
 from flowlin._tools.files import file_errors, read_file, require_type
 from flowlin.networks.base import AbstractModel
+from flowlin.networks.gated_module import GatedModule
 from flowlin.networks.globally_gated import GloballyGatedNetwork
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.layered import AbstractLayered
@@ -61,7 +62,7 @@ def load(path: PathLike, like: eqx.Module | None = None) -> Trajectory:
             f"`path` = {os.fspath(path)!r} holds no trajectory but a {type(found).__name__}; give "
             "a file that `flow.save` has written."
         )
-    if like is None and isinstance(found.model, ForeignModel):
+    if like is None and isinstance(found.model, (ForeignModel, GatedModule)):
         raise ValueError(
             f"`path` = {os.fspath(path)!r} holds a run of {with_article(found.model.name)}, of "
             "which a file keeps the arrays only; pass `like`, a module of the same kind."

@@ -20,6 +20,7 @@ from flowlin._tools.function_code import PYTHON, function_parts
 from flowlin._tools.tables import GrowingTable, TableRow
 from flowlin._tools.version import __version__
 from flowlin.networks.base import AbstractModel
+from flowlin.networks.gated_module import GatedModule
 from flowlin.networks.modules import ForeignModel
 from flowlin.record.results import SUCCESSES, result_is
 from flowlin.record.trajectory import Trajectory
@@ -170,7 +171,8 @@ def run_prints(
         shared |= _function_prints(name, value)
 
     def run_print(model: AbstractModel, task: Task) -> RunPrint:
-        functions = model.rest.tree if isinstance(model, ForeignModel) else ()
+        own = model.model if isinstance(model, GatedModule) else model
+        functions = own.rest.tree if isinstance(own, ForeignModel) else ()
         marks = shared | _function_prints("network", functions)
         key = _hash_of_parts(common, tasks[id(task)], model.kind, model)
         return RunPrint(key[:16], json.dumps(marks))

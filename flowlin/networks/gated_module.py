@@ -1,0 +1,233 @@
+"""A module with given gates in place of its kinks: between switches, the model that it is."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, PyTree
+
+from flowlin._tools.arguments import argument_error, checked
+from flowlin._tools.arrays import Product, replace_fields, require_finite
+from flowlin._tools.files import saveable
+from flowlin._tools.printing import Summary, format_count, print_by
+from flowlin.networks.base import AbstractModel, input_array
+from flowlin.networks.kink_program import (
+    KinkProgram,
+    outputs_and_preactivations,
+    preactivations_by_place,
+)
+from flowlin.networks.layered import gate_arrays
+from flowlin.networks.modules import ForeignModel
+from flowlin.tasks.task import Task
+
+
+def _module_with_kinks(name: str, value: object) -> ForeignModel:
+    """Check for a module of the user's own, or what a run has made of one."""
+    if isinstance(value, ForeignModel):
+        return value
+    if not isinstance(value, eqx.Module) or isinstance(value, AbstractModel):
+        remedy = "networks of flowlin have `network.frozen(task)`"
+        raise argument_error(name, "an Equinox module of ReLUs", value, remedy)
+    return ForeignModel.from_module(name, value)
+
+
+def _gated_module_summary(network: "GatedModule") -> Summary:
+    """Summarise a gated module: what it is made of, its gates, parameters, precision."""
+    shapes = ", ".join(map(str, (gate.shape for gate in network.gates)))
+    sizes = [array.size for array in jax.tree.leaves(network.parameters)]
+    rows = [("module", network.model.name), ("gates", f"gates {shapes}")]
+    rows += [("parameters", format_count(sum(sizes), "parameter"))]
+    return Summary("GatedModule", [*rows, ("precision", str(network.dtype))], inline=True)
+
+
+@print_by(_gated_module_summary)
+@saveable()
+class GatedModule(AbstractModel):
+    r"""An Equinox module of ReLUs with given gates: each $\max(z, 0)$ in it is $g z$.
+
+    What `fl.GatedLinearNetwork` is to `fl.ReLUNetwork`, of any module whose kinks can be found:
+    convolutions with pooling, residual blocks, attention. Its arrays are trained as the module's
+    are, and nothing of it switches; its own flow is that of the module as long as no gate does.
+    Other kinks are ReLUs in disguise, and their gates are those of the $\max(z, 0)$ within:
+    $|z| = 2 \max(z, 0) - z$, and $\max(a, b) = b + \max(a - b, 0)$, whose gate says which is taken.
+
+    `frozen` and `always_on` make one; a run of it takes the samples that its gates are for.
+
+    - `model`: the module, as a run holds it.
+    - `gates`: of each place with kinks, (H,) or (P, H).
+    """
+
+    model: ForeignModel
+    gates: tuple[Array, ...]
+
+    @staticmethod
+    @checked(network=_module_with_kinks)
+    def frozen(network: eqx.Module, task: Task) -> "GatedModule":
+        """Return a module with the gates (P, H) that it has on the samples, a layer after another.
+
+        A gate is one where z > 0, else zero.
+
+        **Arguments:** `network`, a module of one sample; `task`, whose samples the gates are for.
+
+        **Raises:** `ValueError` for a module without kinks, or with some that cannot be found.
+        """
+        model, z = _preactivations(network, task)
+        gates = tuple((one > 0).astype(model.dtype) for one in z)
+        return GatedModule(model, gates)
+
+    @staticmethod
+    @checked(network=_module_with_kinks)
+    def always_on(network: eqx.Module, task: Task) -> "GatedModule":
+        """Return a module with gates (H,): 1 for units that are on for all samples, else 0.
+
+        **Arguments:** as for `frozen`.
+
+        **Raises:** `ValueError` as for `frozen`.
+        """
+        model, z = _preactivations(network, task)
+        gates = tuple(jnp.all(one > 0, axis=0).astype(model.dtype) for one in z)
+        return GatedModule(model, gates)
+
+    @checked(gates=None)
+    def with_gates(self, gates: object) -> "GatedModule":
+        """Return the same model with other gates, one array (H,) or (P, H) per place with kinks.
+
+        **Raises:** `ValueError` for other shapes, or NaN.
+        """
+        return replace_fields(self, gates=gate_arrays(gates, self.model.hidden, self.dtype))
+
+    @property
+    def module(self) -> "GatedModule":
+        """The model itself."""
+        return self
+
+    @property
+    def name(self) -> str:
+        """Its name with that of the module's class."""
+        return f"GatedModule({self.model.name})"
+
+    @property
+    def kind(self) -> str:
+        """Its name with the module's own, and all that this holds besides arrays."""
+        return f"GatedModule({self.model.kind})"
+
+    @property
+    def parameters(self) -> PyTree:
+        """The module's floating-point arrays; gates are none."""
+        return self.model.parameters
+
+    def parameters_of(self, module: "GatedModule") -> PyTree:
+        """Return the floating-point arrays of another one's module."""
+        return module.model.inexact
+
+    def with_parameters(self, parameters: PyTree) -> "GatedModule":
+        """Return the same model with other arrays; those that are None stay."""
+        return replace_fields(self, model=self.model.with_parameters(parameters))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Floating-point precision of the parameters."""
+        return self.model.dtype
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """No widths: its units have no kinks."""
+        return ()
+
+    @property
+    def parameter_owners(self) -> list[tuple[str, int | None]]:
+        """One owner per array, as of the module."""
+        return self.model.parameter_owners
+
+    @property
+    def kinks_and_reason(self) -> tuple[str, str]:
+        """No kinks, since all gates are given."""
+        return "none", f"all gates of {self.model.name} are given"
+
+    @property
+    def sample_gates(self) -> tuple[Array | None, ...]:
+        """The gates that are per sample, None for places where they are (H,)."""
+        return tuple(gate if gate.ndim == 2 else None for gate in self.gates)
+
+    def with_sample_gates(self, gates: tuple[Array | None, ...]) -> "GatedModule":
+        """Return the same model with other gates where they are per sample."""
+        pairs = zip(self.gates, gates, strict=True)
+        return replace_fields(self, gates=tuple(a if b is None else b for a, b in pairs))
+
+    @checked(x=input_array)
+    def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
+        """Return the outputs (P, N_out) for all samples at once.
+
+        **Raises:** `ValueError` for another number of samples than that of the gates.
+        """
+        samples = {gate.shape[0] for gate in self.sample_gates if gate is not None} - {len(x)}
+        if samples:
+            raise ValueError(
+                f"`gates` are for {samples.pop()} samples and the inputs have {len(x)}; "
+                "per-sample gates go with the samples they were made for."
+            )
+        program = self.model.kink_program(x.shape[1])
+        assert isinstance(program, KinkProgram)
+        leaves = jax.tree.leaves((self.model.inexact, self.model.fixed))
+        shapes = [(len(x), gate.shape[-1]) for gate in self.gates]
+        rows = map(jnp.broadcast_to, self.gates, shapes)
+
+        def output_of(sample: Array, gates: Array) -> Array:
+            nothing = jnp.zeros_like(gates)
+            return outputs_and_preactivations(program, [*leaves, sample], gates, nothing)[0]
+
+        return jax.vmap(output_of)(x, jnp.concatenate(list(rows), axis=1))
+
+    def smooth_outputs(
+        self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
+    ) -> Float[Array, "P N_out"]:
+        """Compute the outputs: there are no kinks to round off."""
+        del width, product
+        return self.outputs(x)
+
+    def numbers_per_sample(self, task: Task) -> int:
+        """Estimate how many numbers per sample a forward pass of the module holds at once."""
+        return self.model.numbers_per_sample(task)
+
+    def require_fit(self, task: Task) -> None:
+        """Raise `ValueError` unless the module takes the task's inputs and gives its outputs."""
+        self.model.require_fit(task)
+
+    def time_constants(self, tau: Array) -> PyTree:
+        """Return tau, which must be one number, for every array."""
+        return self.model.time_constants(tau)
+
+    def pack_parameters(self, parameters: PyTree) -> PyTree:
+        """List the parameters in the tree's order."""
+        return self.model.pack_parameters(parameters)
+
+    def unpack_parameters(self, stored: PyTree) -> PyTree:
+        """Return the tree of such a list, or of one that holds rows of each array."""
+        return self.model.unpack_parameters(stored)
+
+    def with_saved_arrays(self, stored: AbstractModel, name: str) -> AbstractModel:
+        """Return the model of a file, its functions taken from this one."""
+        if not isinstance(stored, GatedModule):
+            raise ValueError(f"`{name}` is {self!r}, and the file holds {stored!r}; leave it out.")
+        model = self.model.with_saved_arrays(stored.model, name)
+        assert isinstance(model, ForeignModel)
+        return GatedModule(model, stored.gates)
+
+
+def _preactivations(network: eqx.Module, task: Task) -> tuple[ForeignModel, tuple[Array, ...]]:
+    """Return a module with what is known of its kinks, and z (P, H) of each place with some.
+
+    **Raises:** `ValueError` where there are none, or where they cannot be told.
+    """
+    assert isinstance(network, ForeignModel)  # as `checked` leaves it
+    network.sample_output(task.inputs, f"of `task` {task.name!r}")
+    model = network.with_kinks(task.inputs)
+    if not model.hidden:
+        raise ValueError(
+            "`network` must be a module of ReLUs, whose gates are known; "
+            f"{model.kinks_and_reason[1]}."
+        )
+    require_finite("task.x", task.x)  # a gate would take NaN for a unit that is off
+    program, leaves = model.kink_program(task.inputs), jax.tree.leaves((model.inexact, model.fixed))
+    assert isinstance(program, KinkProgram)
+    return model, preactivations_by_place(program, leaves, jnp.asarray(task.x, model.dtype))
