@@ -8,6 +8,7 @@ where it was at its death when the integral of C since then is zero: the unit co
 from typing import Any
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,12 +36,23 @@ def walk(network, end=END, **options):
 
 
 def along(flow):
-    """Preactivations z and drives C, (T, H, P), at the saved times."""
-    (weights, readout), (bias, _) = jax.tree.map(np.asarray, flow.saved)
-    x, y = np.asarray(TASK.x), np.asarray(TASK.y)
-    z = weights @ x.T + bias[:, :, None]
-    outputs = np.einsum("toh,thp->tpo", readout, np.maximum(z, 0))
-    return z, np.einsum("toh,tpo->thp", readout, (y - outputs) / len(x))
+    """Preactivations z and drives C, (T, H, P), of the first layer at the saved times."""
+
+    @jax.jit
+    @jax.vmap
+    def at_once(parameters):
+        weights, biases = parameters
+        z = weights[0] @ TASK.x.T + biases[0][:, None]
+
+        def loss(more):
+            h = jax.nn.relu(z) + more
+            for w, b in zip(weights[1:-1], biases[1:-1], strict=True):
+                h = jax.nn.relu(w @ h + b[:, None])
+            return jnp.sum((TASK.y - (weights[-1] @ h).T) ** 2) / (2 * TASK.samples)
+
+        return z, -jax.grad(loss)(jnp.zeros_like(z))
+
+    return [np.asarray(a) for a in at_once(flow.saved)]
 
 
 def turns_of_resting_pairs(flow):
@@ -101,6 +113,43 @@ def test_branches_are_the_turns_of_all_resting_pairs():
         assert logged == pytest.approx(expected, abs=1e-5), seed  # a spline of rows .005 apart
         count += len(logged)
     assert count > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decay", [0.0, 0.02])
+def test_branches_of_deep_networks_are_the_turns_of_their_first_layer(decay):
+    count = 0
+    for seed in range(56):
+        network = fl.ReLUNetwork.init(TASK, (3, 3), variance=0.5, key=jax.random.key(seed))
+        flow = walk(network, 8.0, weight_decay=decay)
+        assert flow.result == fl.RESULTS.successful
+        logged = branches(flow)
+        assert logged == pytest.approx(turns_of_resting_pairs(flow), abs=1e-5), seed
+        count += len(logged)
+        if seed in (8, 18, 23):  # C ends at zero there, and is an error of either sign
+            late = walk(network, 1e3, weight_decay=decay)
+            assert set(branches(late)) == set(logged)
+    assert count > 5
+
+
+class Layered(eqx.Module):
+    """A network of one hidden layer as a module."""
+
+    w: jax.Array
+    b: jax.Array
+    a: jax.Array
+
+    def __call__(self, x):
+        return self.a @ jax.nn.relu(self.w @ x + self.b)
+
+
+@pytest.mark.slow
+def test_a_module_has_the_branch_of_the_network_of_its_weights(resting):
+    network = start(1)
+    module = Layered(network.weights[0], network.biases[0], network.weights[1])
+    flow = walk(module)
+    assert branches(flow) == pytest.approx(branches(resting), abs=of_flow(RTOL))
+    assert flow.events.select("branch").reason == resting.events.select("branch").reason
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.arguments import argument_error, checked
-from flowlin._tools.arrays import Product, replace_fields, require_finite
+from flowlin._tools.arrays import Numbers, Product, replace_fields, require_finite
 from flowlin._tools.files import saveable
 from flowlin._tools.printing import Summary, format_count, print_by
 from flowlin.networks.base import AbstractModel, input_array
@@ -89,7 +89,7 @@ class GatedModule(AbstractModel):
         return GatedModule(model, gates)
 
     @checked(gates=None)
-    def with_gates(self, gates: object) -> "GatedModule":
+    def with_gates(self, gates: Numbers) -> "GatedModule":
         """Return the same model with other gates, one array (H,) or (P, H) per place with kinks.
 
         **Raises:** `ValueError` for other shapes, or NaN.

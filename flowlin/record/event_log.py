@@ -204,8 +204,8 @@ class EventLog(eqx.Module):
     def reason(self) -> list[str]:
         """Return why each event named "branch" is one (outside `jit`); of others, "".
 
-        The pair starts on its kink and may leave it to either side. With one hidden layer: the
-        kink on which a dead unit rests turns to repel it; more kinks of a unit meet than it has
+        The pair starts on its kink and may leave it to either side; the kink on which a dead unit
+        rests turns to repel it. With one hidden layer: more kinks of a unit meet than it has
         inputs. With several, and in modules: the pair leaves its slide to on where the loss may
         not be convex; small steps of descent leave the point in more than one way. In files of
         older versions, which did not keep it, "" as well.

@@ -341,7 +341,8 @@ class DeepFlow(AbstractSlidingFlow):
         highest = bound - u
         if not self.feeds_all:
             highest = jnp.minimum(highest, self.joint_exit(parameters, frozen.codes, at, u)[0])
-        margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, highest, 1.0)])
+        highest = jnp.where(slides, highest, jnp.where(frozen.rests, bound, 1.0))
+        margins = jnp.stack([jnp.where(slides, u, side), highest])
         return jnp.where(self.has_margin(frozen.codes)[None], margins, 1.0), bound
 
     def joint_exit(

@@ -36,7 +36,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, Int8, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Int8
 
 from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin._tools.numerics import dtype_rounding
@@ -44,13 +44,16 @@ from flowlin.engine.kinks import unfed
 from flowlin.engine.kinks.blow_up import descend_from
 from flowlin.engine.kinks.module_flow import ModuleFlow
 from flowlin.engine.kinks.one_layer_switching import side_from_signal
+from flowlin.engine.kinks.side_choice import KinkEvent, SideChoice, UnfedAbove, rests_of
 from flowlin.engine.kinks.sides import (
     NO_SIDES,
     NO_SLOTS,
     OFF,
     ON,
     RESOLVED,
+    RESTS,
     SLIDING,
+    TURNED,
     AbstractSwitching,
     LayerSides,
     Piece,
@@ -60,43 +63,18 @@ from flowlin.engine.kinks.sides import (
     write_slots,
 )
 from flowlin.engine.kinks.starts import pairs_that_start_either_way
-from flowlin.record.branch_reason import LEAVES_SLIDE, STARTS_EITHER_WAY, UNDECIDED_DESCENT
+from flowlin.record.branch_reason import (
+    LEAVES_SLIDE,
+    REVIVES,
+    STARTS_EITHER_WAY,
+    UNDECIDED_DESCENT,
+)
 from flowlin.record.buffer import EventBuffer
 
 BLOCK_PASSES = 12  # in which all wrong sides change at once, before the last one alone
 MAX_STARTS = 32  # of one choice at most, each with another selection of rising pairs
 EMPTY_RANGE_PASSES = 100  # passes in which a pair with an empty range has to be off before it is on
 MAX_PASSES = 300  # before a choice of sides counts as unsolved
-
-
-class _SideChoice(eqx.Module):
-    """Sides while they are chosen, pass by pass."""
-
-    codes: Int[Array, "H P"]
-    rates: Float[Array, "H P"]  # dz/dt at these sides
-    settled: Bool[Array, ""]
-    count: Int[Array, ""]
-
-
-class _UnfedAbove(eqx.Module):
-    """Pairs without inputs, above pairs at their kinks in a layer that sends nothing."""
-
-    unfed: Bool[Array, "H P"]  # the pairs without inputs
-    feeds: Bool[Array, "H P"]  # pairs at their kinks, below the former
-    first_sides: Int[Array, "H P"]  # sides that a choice begins with
-    pushed_apart: Bool[Array, "H P"]  # pairs above that may slide
-    exit_ray: Float[Array, "H P"]  # along which pairs leave their slides together
-
-
-class _Event(eqx.Module):
-    """An event: the point at which some pairs had it, and all that held before it."""
-
-    parameters: Parameters
-    sides: LayerSides
-    full_pass: PyTree
-    u: Float[Array, "H P"]  # of the sliding pairs
-    fired: Bool[Array, "H P"]
-    at_kink: Bool[Array, "H P"]  # |z| may be rounding
 
 
 class DeepSwitching(AbstractSwitching):
@@ -121,11 +99,12 @@ class DeepSwitching(AbstractSwitching):
             > 0
         )
         codes = jnp.where(near & ~can_slide & rises, ON, codes).astype(jnp.int8)
-        return lax.cond(
+        sides = lax.cond(
             jnp.any(near & can_slide),
             lambda: self._choose_open_sides(parameters, codes, near & can_slide)[0],
             lambda: self._layer_sides(flow.sides_of_followers(codes)),
         )
+        return replace_fields(sides, rests=rests_of(sides, near, None))
 
     def log_start(self, parameters: Parameters, t0: ArrayLike, log: EventBuffer) -> EventBuffer:
         """Return the log with a branch for each pair that may start on either side."""
@@ -162,17 +141,24 @@ class DeepSwitching(AbstractSwitching):
 
     def in_own_slots(self, sides: LayerSides) -> LayerSides:
         """Return sides that were found with fewer slots in as many as this rule has."""
-        return replace_fields(self._layer_sides(sides.codes), certificate=sides.certificate)
+        own = self._layer_sides(sides.codes, rests=sides.rests)
+        return replace_fields(own, certificate=sides.certificate)
 
     def _decide_sides(
         self, parameters: Parameters, sides: LayerSides, fired: Array
     ) -> tuple[LayerSides, Int8[Array, "H P"]]:
-        """Return the new sides, and why the flow may not be unique where a pair left, or 0."""
+        """Return the new sides, and why the flow may not be unique from here on at a pair, or 0.
+
+        A pair at whose kink a dead unit rests fires where that turns to repel. There are then two
+        flows, and this is descent's: relu'(0) = 0, and the unit stays dead.
+        """
         flow, frozen = self.flow, self.flow.fix_sides(sides)
         before = flow.pass_with_slides(parameters, frozen)
         near = flow.is_at_kink(parameters, widely=not flow.feeds_all)
+        rests = sides.rests == RESTS
+        turns, fired = fired & rests, fired & ~rests
         full, u = before
-        event = _Event(parameters, sides, full, flow.among_sharers(full, u), fired, near)
+        event = KinkEvent(parameters, sides, full, flow.among_sharers(full, u), fired, near)
         if isinstance(flow, ModuleFlow):
             event = self._with_pairs_above(event)
             new, unsure = self._check_by_descent(event, self._new_sides(event))
@@ -194,9 +180,14 @@ class DeepSwitching(AbstractSwitching):
         branch = reasons != 0
         first = jnp.max(jnp.where(branch, highest, -jnp.inf))
         first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
-        return replace_fields(new, certificate=first), reasons.astype(jnp.int8)
+        told, switches = jnp.where(turns, TURNED, sides.rests).astype(jnp.int8), jnp.any(fired)
+        new = replace_fields(new, certificate=first, rests=rests_of(new, near, told))
+        sides = replace_fields(sides, rests=told)
+        new = jax.tree.map(lambda a, b: jnp.where(switches, a, b), new, sides)
+        reasons = jnp.where(turns & near, REVIVES, jnp.where(switches, reasons, 0))
+        return new, reasons.astype(jnp.int8)
 
-    def _with_pairs_above(self, event: _Event) -> _Event:
+    def _with_pairs_above(self, event: KinkEvent) -> KinkEvent:
         """Give pairs that only pairs at their kinks feed the sides that these would send them to.
 
         Such a pair has z = 0 until one below it rises, and its gate counts from then on alone: the
@@ -217,7 +208,7 @@ class DeepSwitching(AbstractSwitching):
             at_kink=event.at_kink & ~above,
         )
 
-    def _new_sides(self, event: _Event, silent: _UnfedAbove | None = None) -> LayerSides:
+    def _new_sides(self, event: KinkEvent, silent: UnfedAbove | None = None) -> LayerSides:
         """Return the new sides after an event."""
         flow, sides, u = self.flow, event.sides, event.u
         fired, near = event.fired, event.at_kink
@@ -236,7 +227,7 @@ class DeepSwitching(AbstractSwitching):
         codes = jnp.where(fired & slides, left, jnp.where(crosses, -sides.codes, sides.codes))
         return self._choose_around_fixed(event.parameters, codes, open_, crosses, silent)
 
-    def _choose_with_unfed(self, event: _Event) -> LayerSides:
+    def _choose_with_unfed(self, event: KinkEvent) -> LayerSides:
         """Return the new sides where inputs of pairs may be zero (`flowlin.engine.kinks.unfed`).
 
         A pair that only pairs at their kinks feed reaches z = 0 with them: the event is theirs, and
@@ -265,7 +256,7 @@ class DeepSwitching(AbstractSwitching):
             along = jnp.where(together, ray, rises.astype(ray.dtype))
             push = flow.rates_of_unfed(parameters, above, along)
             first = jnp.where((count > 0) & rises, ON, jnp.sign(push)).astype(codes.dtype)
-            silent = _UnfedAbove(above, feeds, first, torn & ((count > 0) | together), ray)
+            silent = UnfedAbove(above, feeds, first, torn & ((count > 0) | together), ray)
             new = self._new_sides(event, silent)
             holds = self._choice_holds(parameters, new) | (new.failure == NO_SLOTS)
             trouble = jnp.where(holds, new.failure, NO_SIDES).astype(new.failure.dtype)
@@ -278,10 +269,10 @@ class DeepSwitching(AbstractSwitching):
         new = lax.while_loop(is_unsolved, choose_once, (event.sides, jnp.zeros((), int)))[0]
         # A pair that slid and has no inputs any more cannot slide.
         codes = flow.rest_unfed(parameters, new.codes).astype(jnp.int8)
-        return self._layer_sides(flow.sides_of_followers(codes), new.failure)
+        return self._layer_sides(flow.sides_of_followers(codes), new.failure, new.rests)
 
     def _check_by_descent(
-        self, event: _Event, new: LayerSides
+        self, event: KinkEvent, new: LayerSides
     ) -> tuple[LayerSides, Bool[Array, ""]]:
         """Hold new sides against descent through the point (`flowlin.engine.kinks.blow_up`).
 
@@ -325,7 +316,7 @@ class DeepSwitching(AbstractSwitching):
         codes: Array,
         open_: Array,
         fixed: Array,
-        silent: _UnfedAbove | None,
+        silent: UnfedAbove | None,
     ) -> LayerSides:
         """Let the open pairs choose among each other, after the pairs that are `fixed`.
 
@@ -348,7 +339,7 @@ class DeepSwitching(AbstractSwitching):
         return lax.while_loop(lambda state: state[2], choose_once, start)[0]
 
     def _choose_open_sides(
-        self, parameters: Parameters, codes: Array, open_: Array, silent: _UnfedAbove | None = None
+        self, parameters: Parameters, codes: Array, open_: Array, silent: UnfedAbove | None = None
     ) -> tuple[LayerSides, Float[Array, "H P"]]:
         """Choose the open pairs' sides among each other; return them, and dz/dt of all there.
 
@@ -369,8 +360,8 @@ class DeepSwitching(AbstractSwitching):
             parameters, self.flow.fix_sides(self._layer_sides(base))
         )
 
-        def turn_once(choice: _SideChoice) -> _SideChoice:
-            side, moved, rates = self._turn_wrong_sides(
+        def turn_once(choice: SideChoice) -> SideChoice:
+            side, moved, rates, held = self._turn_wrong_sides(
                 parameters, choice.codes, chosen, choice.count, silent
             )
             # The last one is of the highest layer: bounds below depend on it, none above does.
@@ -381,14 +372,15 @@ class DeepSwitching(AbstractSwitching):
             pushed = follow & (rates != 0)
             new = jnp.where(pushed, jnp.sign(rates).astype(new.dtype), new)
             settled = ~jnp.any(moved) & ~jnp.any(pushed & (new != choice.codes))
-            return _SideChoice(self.flow.sides_of_followers(new), rates, settled, choice.count + 1)
+            new = self.flow.sides_of_followers(new)
+            return SideChoice(new, rates, held, settled, choice.count + 1)
 
-        zero = jnp.zeros(base.shape, self.flow.task.x.dtype)
-        start = _SideChoice(base, zero, jnp.asarray(False), jnp.zeros((), int))
+        zero, none = jnp.zeros(base.shape, self.flow.task.x.dtype), jnp.zeros(base.shape, bool)
+        start = SideChoice(base, zero, none, jnp.asarray(False), jnp.zeros((), int))
         end = lax.while_loop(lambda c: ~c.settled & (c.count < MAX_PASSES), turn_once, start)
         full = jnp.sum(open_) > self.slots
         trouble = jnp.where(full, NO_SLOTS, jnp.where(end.settled, RESOLVED, NO_SIDES))
-        return self._layer_sides(end.codes, trouble), end.rates
+        return self._layer_sides(end.codes, trouble, end.held), end.rates
 
     def _turn_wrong_sides(
         self,
@@ -396,9 +388,11 @@ class DeepSwitching(AbstractSwitching):
         codes: Array,
         chosen: Int[Array, " m"],
         count: Array,
-        silent: _UnfedAbove | None,
-    ) -> tuple[Int[Array, " m"], Bool[Array, " m"], Float[Array, "H P"]]:
-        """Return the sides that the chosen pairs want, flags of changes, and dz/dt of all pairs.
+        silent: UnfedAbove | None,
+    ) -> tuple[Int[Array, " m"], Bool[Array, " m"], Float[Array, "H P"], Bool[Array, "H P"]]:
+        """Return the sides that the chosen pairs want, flags of changes, and of all pairs dz/dt.
+
+        And which of all do not move, at kinks that attract.
 
         A pair whose range is empty (C >= 0) leaves its slide to off first and, if its z then rises,
         from there to on: sent on at once, it could revive a unit that is dead. Its range may be
@@ -410,19 +404,23 @@ class DeepSwitching(AbstractSwitching):
         flow, slack = self.flow, dtype_rounding(self.flow.task.x.dtype).slack
         free = flow.both_passes(parameters, flow.gates(codes))
         gram = flow.gram_matrix(parameters, free, chosen)
-        q = read_slots(flow.preactivation_rates(parameters, free), chosen)
+        freely = flow.preactivation_rates(parameters, free)
+        q = read_slots(freely, chosen)
         there, side = chosen < codes.size, read_slots(codes, chosen)
         slides = there & (side == SLIDING)
         both = slides[:, None] & slides[None]
         u = solve_gram(jnp.where(both, gram, 0.0), jnp.where(slides, q, 0.0))
         pressed = flow.among_sharers(free, write_slots(u, chosen, codes.shape))
         at = flow.backward_pass(parameters, free, free.output_error, pressed)
-        u = read_slots(pressed, chosen)
-        bound, rate = read_slots(flow.slide_bound(flow.joint_drive(at)), chosen), q - gram @ u
+        u, bounds = read_slots(pressed, chosen), flow.slide_bound(flow.joint_drive(at))
+        bound, rate = read_slots(bounds, chosen), q - gram @ u
         noise = read_slots(jnp.broadcast_to(flow.drive_rounding(parameters), codes.shape), chosen)
         slack_rate = slack * jnp.abs(q) + jnp.abs(gram) @ (slack * jnp.abs(u) + noise)
         slack_u = slack * jnp.abs(bound) + noise
         rates = flow.preactivation_rates(parameters, at)
+        if flow.decay is not None:  # what decays of z is rounding at a kink
+            undecayed = replace_fields(flow, decay=None)
+            freely = undecayed.preactivation_rates(parameters, free)
         if silent is not None:
             rates = self._rates_with_push(parameters, codes, rates, silent)
             above = read_slots(silent.unfed, chosen)
@@ -438,10 +436,10 @@ class DeepSwitching(AbstractSwitching):
         wanted = jnp.where(off, OFF, jnp.where(on, ON, SLIDING))
         end = jnp.where(slides, side_from_signal(u, bound), side)
         side = jnp.where(moved, wanted, jnp.where(jnp.any(moved), side, end))
-        return side.astype(codes.dtype), moved, rates
+        return side.astype(codes.dtype), moved, rates, (freely == 0) & (bounds > 0)
 
     def _rates_with_push(
-        self, parameters: Parameters, codes: Array, rates: Array, silent: _UnfedAbove
+        self, parameters: Parameters, codes: Array, rates: Array, silent: UnfedAbove
     ) -> Float[Array, "H P"]:
         """Return dz/dt, where pairs without inputs move as pairs below leave their kinks.
 
@@ -461,7 +459,7 @@ class DeepSwitching(AbstractSwitching):
         several = flow.apply_across_layers(unfed.several_in_sample, feeds)
         return above & several & (flow.drive_bounds(parameters, tied)[0] < 0)
 
-    def _exit_ray(self, event: _Event, fired: Bool[Array, "H P"]) -> Float[Array, "H P"]:
+    def _exit_ray(self, event: KinkEvent, fired: Bool[Array, "H P"]) -> Float[Array, "H P"]:
         """Return the ray along which pairs leave their slides together, zero for all others."""
         flow, at, u = self.flow, event.full_pass, event.u
         margin, ray = flow.joint_exit(event.parameters, event.sides.codes, at, u)
@@ -476,9 +474,12 @@ class DeepSwitching(AbstractSwitching):
         margin = self.flow.joint_exit(parameters, sides.codes, at, u)[0]
         return jnp.all(margin > -self.flow.margin_tolerances(parameters, frozen))
 
-    def _layer_sides(self, codes: Array, trouble: ArrayLike = RESOLVED) -> LayerSides:
+    def _layer_sides(
+        self, codes: Array, trouble: ArrayLike = RESOLVED, rests: Array | None = None
+    ) -> LayerSides:
         """Return the sides to these codes, with the slots of the pairs that slide."""
         codes, trouble = codes.astype(jnp.int8), jnp.asarray(trouble, jnp.int8)
         slides = (codes == SLIDING) & self.flow.is_leader
         never = jnp.full((), jnp.nan, self.flow.task.x.dtype)
-        return LayerSides(codes, slots_of(slides.ravel(), self.slots), trouble, never)
+        rests = jnp.zeros(codes.shape, jnp.int8) if rests is None else rests.astype(jnp.int8)
+        return LayerSides(codes, slots_of(slides.ravel(), self.slots), rests, trouble, never)

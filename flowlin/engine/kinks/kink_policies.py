@@ -279,11 +279,13 @@ class ExactKinks(AbstractKinks):
     Samples to which one unit alone sends something share the kinks above it, and with biases those
     to which none does; they slide as one.
 
-    With one layer a unit that dies at its kink stays dead, as with descent. Where its C turns
-    positive later the flow is not unique either, and a branch is logged: gates that are smooth and
-    never zero revive the unit, once the integral of C since its death is zero. A branch is also
-    logged where a unit's weights pass through zero and kinks that repel meet there: smooth gates
-    may lead on where descent leaves the unit off.
+    A unit that dies at its kink, and whose own weights alone move its z, stays dead, as with
+    descent: a unit of the first layer, or all places of a filter. Where its C turns positive later
+    the flow is not unique either, and a branch is logged: gates that are smooth and never zero
+    revive the unit, once the integral of C since its death is zero. After convergence C is an
+    error; it counts where it comes from beyond a hundred `rtol` of its scale, or gets there. With
+    one layer a branch is also logged where a unit's weights pass through zero and kinks that repel
+    meet there: smooth gates may lead on where descent leaves the unit off.
 
     With any number of layers a pair that begins at its kink with C >= 0 is on if its z rises with
     it off, else off; where it could come on as well, as from weights of zero, a branch is logged at

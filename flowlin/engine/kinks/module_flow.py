@@ -323,7 +323,8 @@ class ModuleFlow(AbstractSlidingFlow):
         z, slides = at.z[0], frozen.codes == SLIDING
         bound = self.slide_bound(self.joint_drive(at))
         side = jnp.where(frozen.codes == ON, z, -z)
-        margins = jnp.stack([jnp.where(slides, u, side), jnp.where(slides, bound - u, 1.0)])
+        highest = jnp.where(slides, bound - u, jnp.where(frozen.rests, bound, 1.0))
+        margins = jnp.stack([jnp.where(slides, u, side), highest])
         return jnp.where(self.is_leader[None], margins, 1.0), bound
 
     def rest_unfed(self, parameters: Parameters, codes: Int[Array, "H P"]) -> Int[Array, "H P"]:

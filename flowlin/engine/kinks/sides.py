@@ -16,6 +16,9 @@ from flowlin._tools.numerics import dtype_rounding, pseudo_inverse
 from flowlin.record.buffer import EventBuffer
 
 OFF, SLIDING, ON = -1, 0, 1
+# Of a pair that is off, at its kink, and does not move, as of a dead unit: the kink attracts it,
+# or has turned to repel it, which is told once.
+RESTS, TURNED = 1, 2
 # Failures at an event: none, too few slots, no sides found.
 RESOLVED, NO_SLOTS, NO_SIDES = 0, 1, 2
 
@@ -188,6 +191,7 @@ class LayerSides(eqx.Module):
 
     - `codes`: OFF, SLIDING or ON; the units of all layers, first layer first.
     - `slots`: positions of the sliding leaders in the flattened codes; H P in empty slots.
+    - `rests`: of leaders RESTS, TURNED or 0.
     - `failure`: what went wrong, RESOLVED as long as nothing did.
     - `certificate`: the upper bound of C (`DeepFlow.reach`) of the pair that left at the run's
       first branch, NaN without one.
@@ -195,6 +199,7 @@ class LayerSides(eqx.Module):
 
     codes: Int[Array, "H P"]
     slots: Int[Array, " m"]
+    rests: Int[Array, "H P"]
     failure: Int[Array, ""]
     certificate: Float[Array, ""]
 
@@ -210,11 +215,12 @@ class FixedLayerSides(eqx.Module):
     codes: Int[Array, "H P"]
     gates: Float[Array, "H P"]
     slots: Int[Array, " m"]
+    rests: Bool[Array, "H P"]  # RESTS in `LayerSides`
 
     @property
     def has_drive_margin(self) -> Bool[Array, "H P"]:
-        """Tell which pairs have a margin in u, and so in C."""
-        return self.codes == SLIDING
+        """Tell which pairs have a margin in u or its bound, and so in C."""
+        return (self.codes == SLIDING) | self.rests
 
 
 def read_slots(pairs: Shaped[Array, "H P"], slots: Int[Array, " m"]) -> Shaped[Array, " m"]:

@@ -13,8 +13,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 from flowlin._tools.arrays import Parameters
 from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks.sides import (
+    RESTS,
     RIDGE,
-    SLIDING,
     FixedLayerSides,
     LayerSides,
     map_used_slots,
@@ -143,7 +143,8 @@ class AbstractSlidingFlow(eqx.Module):
 
     def fix_sides(self, sides: LayerSides) -> FixedLayerSides:
         """Return the sides as the vector field reads them."""
-        return FixedLayerSides(sides.codes, self.gates(sides.codes), sides.slots)
+        rests = sides.rests == RESTS
+        return FixedLayerSides(sides.codes, self.gates(sides.codes), sides.slots, rests)
 
     def solve_slides(
         self,
@@ -244,9 +245,8 @@ class AbstractSlidingFlow(eqx.Module):
         strength = self.kink_drive([jnp.abs(c) for c in at.drive])
         slid = dtype_rounding(eps.dtype).u * strength + self.drive_rounding(parameters)
         tiny = jnp.finfo(eps).tiny / eps
-        return jnp.where(
-            frozen.codes == SLIDING, slid + tiny, self.z_rounding(self.pair_scales(parameters))
-        )
+        of_z = self.z_rounding(self.pair_scales(parameters))
+        return jnp.where(frozen.has_drive_margin, slid + tiny, of_z)
 
 
 def error_at_zero_outputs(task: Task, loss: Loss) -> Float[Array, ""]:

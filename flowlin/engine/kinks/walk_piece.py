@@ -16,6 +16,8 @@ from flowlin._tools.series import bracket_root
 from flowlin.engine.kinks.sides import SLIDING, Approach, Piece
 from flowlin.engine.solvers.wrapped import Explicit
 
+# Tolerances by which a drive may be off after convergence; a hundred steps' errors add up.
+CONVERGED = 100.0
 FEWEST_POINTS = 6  # points per step at least, both ends included, that margins are interpolated at
 STEP_GRID = np.linspace(0.0, 1.0, 11)  # fractions of a step at which signs and slopes are compared
 
@@ -43,12 +45,14 @@ def step_to_event(
     The correction also carries the derivative of the event's time, with the slope of the flow.
     """
     # The first stage is the same for the step to t1 and for the one to the event.
-    velocity, found = solver.step_with_first(terms, t, t1, y, frozen, inner, made_jump)
-    y1, error, dense, last = found
+    velocity, (y1, error, dense, last) = solver.step_with_first(
+        terms, t, t1, y, frozen, inner, made_jump
+    )
     path = solver.interpolation_cls(t0=t, t1=t1, **dense)
     tolerance = flow.margin_tolerances(y, frozen)
     order = cast(int, solver.order(terms))
-    curve, slack, bounds = _margin_curve(flow, frozen, path, (t, t1), tolerance, order)
+    drive_error = CONVERGED * rtol * flow.drive_scales(y)
+    curve, slack, bounds = _margin_curve(flow, frozen, path, (t, t1), tolerance, drive_error, order)
     grid = curve.on_grid()
     falls, *bracket = curve.first_fall(*grid)
 
@@ -106,15 +110,25 @@ def _error_scales(
 
 
 def _margin_curve(
-    flow: Any, frozen: Any, path: Any, ends: tuple[Array, Array], tolerance: Array, order: int
+    flow: Any,
+    frozen: Any,
+    path: Any,
+    ends: tuple[Array, Array],
+    tolerance: Array,
+    drive_error: Array,
+    order: int,
 ) -> tuple["_MarginCurve", Array, Array]:
     """Interpolate the margins along a step.
+
+    Where the kink on which a dead unit rests is within `drive_error` of turning to repel, it has
+    to turn by more than that: after convergence C is an error, of either sign.
 
     **Returns:** the curve, the slack that was added to each margin, and the least bounds of u.
     """
     points = _chebyshev_points(FEWEST_POINTS)
     margins, bounds = _values_along(flow.margins_and_bounds, flow, frozen, path, *ends, points)
-    slack = _event_tolerance(margins[0], tolerance)
+    of_drive = jnp.where(frozen.rests, jnp.maximum(tolerance, drive_error), tolerance)
+    slack = _event_tolerance(margins[0], jnp.stack([tolerance, of_drive]))
     curve = _MarginCurve.through_points(points, margins + slack[None])
     # As many points as make z exact, a polynomial of the dense output; it costs little.
     count = order * flow.degree + 1
@@ -330,7 +344,6 @@ def _event_tolerance(margins: Array, tolerance: Array) -> Array:
     Zero, but for pairs within rounding of their kinks (they have just switched, or belong to a
     dead unit): those have to leave by more than rounding.
     """
-    tolerance = tolerance[None]
     return jnp.where(margins < tolerance, tolerance - jnp.minimum(margins, 0.0), 0.0)
 
 
