@@ -575,5 +575,5 @@ def test_the_format_of_a_state_changes_with_it(tmp_path):
 def test_a_checkpoint_with_another_state_is_refused(tmp_path, monkeypatch):
     run(checkpoint=tmp_path / "run")
     monkeypatch.setattr(fl.runs.checkpoint, "STATE_FORMAT", 7)
-    with pytest.raises(ValueError, match=r"another state .* \(format 5, not 6\); finish the run"):
+    with pytest.raises(ValueError, match=r"another state .* \(format 6, not 7\); finish the run"):
         run(checkpoint=tmp_path / "run")

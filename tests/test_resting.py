@@ -127,8 +127,8 @@ def test_branches_of_deep_networks_are_the_turns_of_their_first_layer(decay):
         assert logged == pytest.approx(turns_of_resting_pairs(flow), abs=1e-5), seed
         count += len(logged)
         if seed in (8, 18, 23):  # C ends at zero there, and is an error of either sign
-            late = walk(network, 1e3, weight_decay=decay)
-            assert set(branches(late)) == set(logged)
+            late = branches(walk(network, 1e3, weight_decay=decay))
+            assert all(time < 100 for time in late.values())
     assert count > 5
 
 

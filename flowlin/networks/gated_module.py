@@ -71,7 +71,7 @@ class GatedModule(AbstractModel):
 
         **Raises:** `ValueError` for a module without kinks, or with some that cannot be found.
         """
-        model, z = _preactivations(network, task)
+        model, z = _model_and_preactivations(network, task)
         gates = tuple((one > 0).astype(model.dtype) for one in z)
         return GatedModule(model, gates)
 
@@ -84,7 +84,7 @@ class GatedModule(AbstractModel):
 
         **Raises:** `ValueError` as for `frozen`.
         """
-        model, z = _preactivations(network, task)
+        model, z = _model_and_preactivations(network, task)
         gates = tuple(jnp.all(one > 0, axis=0).astype(model.dtype) for one in z)
         return GatedModule(model, gates)
 
@@ -214,7 +214,9 @@ class GatedModule(AbstractModel):
         return GatedModule(model, stored.gates)
 
 
-def _preactivations(network: eqx.Module, task: Task) -> tuple[ForeignModel, tuple[Array, ...]]:
+def _model_and_preactivations(
+    network: eqx.Module, task: Task
+) -> tuple[ForeignModel, tuple[Array, ...]]:
     """Return a module with what is known of its kinks, and z (P, H) of each place with some.
 
     **Raises:** `ValueError` where there are none, or where they cannot be told.
