@@ -1,19 +1,20 @@
 r"""Every claim of the papers with what was measured and the verdict, one table for each paper.
 
 Runs all studies of this folder, one after the other in one process, so that those which share
-tasks share runs and compiled programs. Studies of images are quoted from their committed results
-and marked so, with the size at which they were computed; so are all with `--quoted`.
+tasks share runs and compiled programs.
 
     python examples/paper/verdicts.py [--quick | --quoted] [--out PATH] [--json PATH]
 
-By default the studies of toy tasks are computed at their default size and the table is
-`results/verdicts.md`; with `--quick` they are computed at quick size, within five minutes, and
-it is `figures/paper/verdicts.md`. A study that fails has a row that says so, and the exit code
-is 1.
+By default the studies of toy tasks are computed at their default size, and those of images are
+quoted from their committed results and marked so, with the size at which they were computed; the
+table is `results/verdicts.md`. With `--quoted` all are quoted. With `--quick` all are computed at
+quick size, as each script does it, with its figures and numbers, and the table is
+`figures/paper/verdicts.md`. A study that fails has a row that says so, and the exit code is 1.
 """
 
 import argparse
 import dataclasses
+import gc
 import importlib
 import json
 import os
@@ -25,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 from _judge import OUTCOMES
 from _paper import RESULTS, Row, Study
 from tqdm import tqdm
@@ -92,9 +94,9 @@ def study_of(name: str) -> Study:
     return importlib.import_module(name).STUDY
 
 
-def computed(study: Study, size: str) -> list[Row]:
-    """The verdicts on a study that is run now."""
-    return study.rows(study.compute(study.sizes[size]))
+def computed(study: Study) -> list[Row]:
+    """The verdicts on a study that is run now, at its default size."""
+    return study.rows(study.compute(study.sizes["default"]))
 
 
 def quoted(study: Study, folder: pathlib.Path = RESULTS) -> list[Row]:
@@ -143,7 +145,19 @@ def entries(scripts: Sequence[str], rows_of: Callable[[Study], list[Row]]) -> li
             )
         else:
             found += [Entry(**dataclasses.asdict(row), script=script) for row in rows]
+        forget_programs()
     return found
+
+
+def forget_programs() -> None:
+    """Forgets compiled programs where there are so many that Linux would end the process.
+
+    Each takes up to 25 maps of memory, of which a process has at most 65,530.
+    """
+    maps = pathlib.Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 40_000:
+        jax.clear_caches()
+        gc.collect()
 
 
 def tables(rows: Sequence[Entry], folder: pathlib.Path) -> str:
@@ -193,16 +207,17 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--quick", action="store_true", help="toy tasks at quick size")
+    how.add_argument("--quick", action="store_true", help="all at quick size, with figures")
     how.add_argument("--quoted", action="store_true", help="quote all; computes nothing")
     parser.add_argument("--out", type=pathlib.Path, help="the tables")
     parser.add_argument("--json", type=pathlib.Path, help="write its rows there as well")
     given = parser.parse_args()
-    size = "quick" if given.quick else "default"
     out = given.out or (pathlib.Path("figures/paper") if given.quick else RESULTS) / "verdicts.md"
 
     def rows_of(study: Study) -> list[Row]:
-        return quoted(study) if given.quoted or study.heavy else computed(study, size)
+        if given.quick:
+            return study.save("quick", out.parent)
+        return quoted(study) if given.quoted or study.heavy else computed(study)
 
     rows = entries(names(), rows_of)
     text = tables(rows, out.parent)
