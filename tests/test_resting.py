@@ -98,6 +98,12 @@ def test_a_kink_that_turns_to_repel_a_dead_unit_is_a_branch(resting):
     assert "branch 1" in repr(resting)
 
 
+@pytest.mark.parametrize("rtol", [1e-4, 1e-6])
+def test_it_is_told_at_every_tolerance(resting, rtol):
+    flow = fl.gradient_flow(start(1), TASK, END, ts=resting.ts, rtol=rtol)
+    assert branches(flow) == pytest.approx(branches(resting), abs=of_flow(rtol))
+
+
 def test_no_branch_is_no_word():
     quiet = walk(start(0))
     assert not branches(quiet)

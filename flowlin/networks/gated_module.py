@@ -31,7 +31,15 @@ def _module_with_kinks(name: str, value: object) -> ForeignModel:
     return ForeignModel.from_module(name, value)
 
 
-def _gated_module_summary(network: "GatedModule") -> Summary:
+def _model_with_known_kinks(name: str, value: object) -> ForeignModel:
+    """Check for a module as a run holds it, with kinks that are known."""
+    if isinstance(value, ForeignModel) and value.hidden:
+        return value
+    remedy = "take `fl.GatedModule.frozen(module, task)`"
+    raise argument_error(name, "a model whose kinks are known", value, remedy)
+
+
+def _summarise(network: "GatedModule") -> Summary:
     """Summarise a gated module: what it is made of, its gates, parameters, precision."""
     shapes = ", ".join(map(str, (gate.shape for gate in network.gates)))
     sizes = [array.size for array in jax.tree.leaves(network.parameters)]
@@ -40,7 +48,8 @@ def _gated_module_summary(network: "GatedModule") -> Summary:
     return Summary("GatedModule", [*rows, ("precision", str(network.dtype))], inline=True)
 
 
-@print_by(_gated_module_summary)
+@checked(model=_model_with_known_kinks, gates=None)
+@print_by(_summarise)
 @saveable()
 class GatedModule(AbstractModel):
     r"""An Equinox module of ReLUs with given gates: each $\max(z, 0)$ in it is $g z$.
@@ -53,12 +62,20 @@ class GatedModule(AbstractModel):
 
     `frozen` and `always_on` make one; a run of it takes the samples that its gates are for.
 
-    - `model`: the module, as a run holds it.
+    **Arguments:**
+
+    - `model`: the module with its kinks, as `frozen` finds them and `flow.model` has them.
     - `gates`: of each place with kinks, (H,) or (P, H).
+
+    **Raises:** `ValueError` for a model without known kinks, gates of other shapes, or NaN.
     """
 
     model: ForeignModel
     gates: tuple[Array, ...]
+
+    def __init__(self, model: ForeignModel, gates: Numbers):
+        self.model = model
+        self.gates = gate_arrays(gates, model.hidden, model.dtype)
 
     @staticmethod
     @checked(network=_module_with_kinks)
@@ -94,7 +111,7 @@ class GatedModule(AbstractModel):
 
         **Raises:** `ValueError` for other shapes, or NaN.
         """
-        return replace_fields(self, gates=gate_arrays(gates, self.model.hidden, self.dtype))
+        return GatedModule(self.model, gates)
 
     @property
     def module(self) -> "GatedModule":

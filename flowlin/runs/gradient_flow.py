@@ -24,7 +24,7 @@ from flowlin._tools.numerics import SMALL_TREE, catch_forward_mode, reverse_only
 from flowlin._tools.printing import Progress
 from flowlin.engine.integrate import Budget, FlowRun
 from flowlin.engine.kinks.kink_places import pair_count
-from flowlin.engine.kinks.kink_policies import AbstractKinks, AveragedKinks, walk_cost
+from flowlin.engine.kinks.kink_policies import AbstractKinks, AveragedKinks, revives, walk_cost
 from flowlin.engine.kinks.loss_warning import trouble_of_loss
 from flowlin.engine.kinks.walk import ExactWalk
 from flowlin.engine.method import Choice, Method, choose_method, validate_tolerances
@@ -222,7 +222,7 @@ def gradient_flow(
     require_coarse_enough(tolerances.rtol, network.dtype)
     warn_precision(network.dtype, task.x.dtype, tolerances.rtol is not None)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
-    problem = _pose_problem(network, task, loss, rule, tau, weight_decay, trainable)
+    problem = _pose_problem(network, task, loss, rule, tau, weight_decay, trainable, kinks)
     check_problem(problem, modified_rate, kinks)
     method, choice = choose_method(problem, kinks, solver, modified_rate, tolerances, adjoint)
     watches = _step_watches(problem, method, events, t1)
@@ -271,6 +271,7 @@ def _pose_problem(
     tau: TimeConstant,
     weight_decay: Numbers | None,
     trainable: PyTree,
+    kinks: AbstractKinks | None,
 ) -> Problem:
     """Return what is solved; without the task's name, which is no part of what is compiled."""
     decay, moves = decay_of(network, weight_decay), trainable_flags(network, trainable)
@@ -278,7 +279,12 @@ def _pose_problem(
     if callable(tau):
         schedule, tau = Schedule.from_function(tau, jnp.zeros((), network.dtype)), 1.0
     tau = as_dtype(tau, network.dtype)
-    return Problem(network, unnamed, loss, tau, decay, moves, rule=rule, schedule=schedule)
+    revival = revives(kinks) and isinstance(network, ReLUNetwork) and network.hidden
+    rest_integrals = network.hidden[0] if revival else 0
+    return Problem(
+        network, unnamed, loss, tau, decay, moves,
+        rule=rule, schedule=schedule, rest_integrals=rest_integrals,
+    )  # fmt: skip
 
 
 def _step_watches(

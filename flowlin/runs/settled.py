@@ -26,9 +26,11 @@ FEWEST_STEPS, STEP_SHARE = 64, 4  # steps to the next try: a quarter of those ta
 def pause_at_rest(run: FlowRun) -> FlowRun:
     """Return a run that pauses where it rests, if it is a walk whose solver may be exchanged.
 
-    A flow whose tau is a function of time may rest now and move on later.
+    A flow whose tau is a function of time may rest now and move on later, and so may one whose
+    dead units revive.
     """
-    free = run.reference.exchangeable and run.problem.schedule is None
+    moves_later = run.problem.schedule is not None or run.problem.rest_integrals
+    free = run.reference.exchangeable and not moves_later
     pauses = run.method.kinks.walks and free and np.isfinite(run.horizon)
     return replace_fields(run, pauses_at_rest=True) if pauses else run
 

@@ -27,6 +27,8 @@ class Problem(eqx.Module):
     - `rule`: of training. With another one than `Gradient` the flow is the rule's, of its force
       $-\nabla L$.
     - `schedule`: the time constant as a function of time, or None for `tau`.
+    - `rest_integrals`: the units for whose revival a walk integrates their C, or 0; they ride
+      beside the parameters as what a rule remembers.
     """
 
     network: AbstractModel
@@ -38,6 +40,7 @@ class Problem(eqx.Module):
     groups: tuple[tuple[str, int | None], ...] | None = eqx.field(static=True, default=None)
     rule: AbstractRule = Gradient()
     schedule: Schedule | None = None
+    rest_integrals: int = eqx.field(static=True, default=0)
 
     @property
     def parameters(self) -> PyTree:
@@ -46,7 +49,12 @@ class Problem(eqx.Module):
 
     @property
     def memory(self) -> PyTree:
-        """Return what the rule remembers at t = 0; an empty tree for gradient flow."""
+        """Return what moves beside the parameters, at t = 0; an empty tree for gradient flow.
+
+        What the rule remembers, or the integrals of units that may revive.
+        """
+        if self.rest_integrals:
+            return jnp.zeros(self.rest_integrals, self.network.dtype)
         return self.rule.memory(self.parameters)
 
     @property
@@ -56,7 +64,7 @@ class Problem(eqx.Module):
 
     @property
     def has_memory(self) -> bool:
-        """Tell whether the rule remembers anything; a solver's state is then a pair."""
+        """Tell whether anything moves beside the parameters; a solver's state is then a pair."""
         return bool(jax.tree.leaves(self.memory))
 
     @property

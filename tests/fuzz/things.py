@@ -156,6 +156,16 @@ def always_gated():
 
 
 @thing
+def rectifying():
+    return eqx.nn.MLP(4, 7, 4, 1, jax.nn.relu, dtype=jnp.float64, key=evaluated("key"))
+
+
+@thing
+def held():
+    return fl.GatedModule.frozen(evaluated("rectifying"), evaluated("task"))
+
+
+@thing
 def graph():
     """Two gated ways from a source to a sink."""
     nodes = {"in": 4, "a": 4, "b": 4, "out": 7}

@@ -262,30 +262,30 @@ OWN = {
         k.either(k.flag, k.listed(k.of(str))), (*k.FLAG.near, "['out']", "['x']", "'out'")
     )),
     "fl.GatedGraph.init.task": Word("task", k.TASK_SHAPE),
-    "fl.GatedGraph.outputs.x": Word("task.x", GRAPH_X),
-    "fl.GatedGraph.activations.x": Word("task.x", GRAPH_X),
-    "fl.GatedGraph.__call__.x": Word("task.x[0]", k.Kind(
+    **{f"fl.{kind}.__call__.x": Word("task.x[0]", k.Kind(
         lambda v: k.numeric(v) and k.np.ndim(v) == 1, k.ARRAYS, formula=True,
-    )),
+    )) for kind in ("GatedGraph", "GloballyGatedNetwork")},
     "fl.GatedGraph.__call__.gates": Word("{'a': 1.0, 'b': 0.0}", k.optional(k.Kind(
         k.given_by(k.real), ("{}", "{'a': 1.0}", "{'a': 1.0, 'b': 'x'}", "(1.0, 0.0)",
                              "{'a': 1.0, 'b': np.ones(2)}")), ), given=True),
     "fl.GatedGraph.pathway_statistics.task": Word("task", k.Kind(
-        k.but(k.of(k.fl.Task), "other_task", "stacked_task", "half_task"), k.TASKS, formula=True,
-    )),
+        k.but(k.of(k.fl.Task), "other_task", "stacked_task", "half_task"), k.TASKS, formula=True)),
+    "fl.GatedModule.model": Word("held.model", k.Kind(
+        lambda v: type(v).__name__ == "ForeignModel", ("rectifying", "held", "task"))),
+    **{f"fl.GatedModule{how}.gates": Word("(np.ones(4),)", k.GATES) for how in ("", ".with_gates")},
+    **{f"fl.GatedModule.{how}.network": Word("rectifying", k.Kind(
+        k.only("rectifying"), k.NETWORKS)) for how in ("frozen", "always_on")},
     "fl.GloballyGatedNetwork.weights": Word("(np.ones((3, 4)), np.ones((7, 6)))", k.WEIGHTS),
     "fl.GloballyGatedNetwork.biases": Word("(np.ones(3), None)", k.optional(k.BIASES)),
     "fl.GloballyGatedNetwork.gates": Word("np.ones((4, 2))", GLOBAL_GATES),
     "fl.GloballyGatedNetwork.init.gates": Word("np.ones((4, 2))", k.Kind(
         k.either(GLOBAL_GATES.good, callable), (*GLOBAL_GATES.near, "halves", "len"))),
     "fl.GloballyGatedNetwork.with_gates.gates": Word("np.ones((4, 2))", GLOBAL_GATES),
-    "fl.GloballyGatedNetwork.__call__.x": Word("task.x[0]", k.Kind(
-        lambda v: k.numeric(v) and k.np.ndim(v) == 1, k.ARRAYS, formula=True)),
     "fl.GloballyGatedNetwork.__call__.gates": Word("np.ones(2)", k.optional(k.Kind(
         lambda v: k.finite(v) and k.np.ndim(v) == 1, k.VECTORS)), given=True),
-    "fl.GloballyGatedNetwork.outputs.x": Word("task.x", GRAPH_X),
-    "fl.HalfSpaces.__call__.x": Word("task.x", GRAPH_X),
-    "fl.Clusters.__call__.x": Word("task.x", GRAPH_X),
+    **{f"fl.{kind}.x": Word("task.x", GRAPH_X) for kind in (
+        "GatedGraph.outputs", "GatedGraph.activations", "GloballyGatedNetwork.outputs")},
+    **{f"fl.{kind}.__call__.x": Word("task.x", GRAPH_X) for kind in ("HalfSpaces", "Clusters")},
     "fl.HalfSpaces.normals": Word("np.ones((2, 4))", CENTRES),
     "fl.HalfSpaces.thresholds": Word("np.ones(2)", k.optional(k.ARRAY)),
     "fl.Clusters.centres": Word("np.ones((2, 4))", CENTRES),
@@ -415,7 +415,7 @@ OWNERS = {
     "fl.EventLog": ("log", "plain_flow.events", "traced_flow.events"),
     "fl.ExactKinks": ("fl.ExactKinks()",),
     "fl.GatedLinearNetwork": ("always_gated", "gated"),
-    "fl.GatedGraph": ("graph",),
+    "fl.GatedGraph": ("graph",), "fl.GatedModule": ("held",),
     "fl.Pathway": ("pathway",),
     "fl.GloballyGatedNetwork": ("global_network",),
     "fl.Grid": ("grid",),

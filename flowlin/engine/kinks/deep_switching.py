@@ -155,7 +155,7 @@ class DeepSwitching(AbstractSwitching):
         flow, frozen = self.flow, self.flow.fix_sides(sides)
         before = flow.pass_with_slides(parameters, frozen)
         near = flow.is_at_kink(parameters, widely=not flow.feeds_all)
-        rests = sides.rests == RESTS
+        rests, here = sides.rests == RESTS, near | fired  # fired: up to an error of the step
         turns, fired = fired & rests, fired & ~rests
         full, u = before
         event = KinkEvent(parameters, sides, full, flow.among_sharers(full, u), fired, near)
@@ -181,10 +181,11 @@ class DeepSwitching(AbstractSwitching):
         first = jnp.max(jnp.where(branch, highest, -jnp.inf))
         first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
         told, switches = jnp.where(turns, TURNED, sides.rests).astype(jnp.int8), jnp.any(fired)
-        new = replace_fields(new, certificate=first, rests=rests_of(new, near, told))
+        new = replace_fields(new, certificate=first, rests=rests_of(new, here, told))
         sides = replace_fields(sides, rests=told)
         new = jax.tree.map(lambda a, b: jnp.where(switches, a, b), new, sides)
-        reasons = jnp.where(turns & near, REVIVES, jnp.where(switches, reasons, 0))
+        turns = turns & near if flow.may_drift else turns
+        reasons = jnp.where(turns, REVIVES, jnp.where(switches, reasons, 0))
         return new, reasons.astype(jnp.int8)
 
     def _with_pairs_above(self, event: KinkEvent) -> KinkEvent:

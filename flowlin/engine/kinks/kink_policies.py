@@ -12,6 +12,7 @@ from equinox import AbstractClassVar
 
 from flowlin._tools.arguments import (
     CHECKS_BY_NAME,
+    boolean,
     checked,
     instance_of,
     integer_from,
@@ -22,7 +23,7 @@ from flowlin._tools.arguments import (
 from flowlin._tools.arrays import ENABLE_X64, Real
 from flowlin._tools.warn import warn_user
 from flowlin.engine.kinks.averaged import FINEST_RTOL, AveragedGates
-from flowlin.engine.kinks.kink_places import pair_count
+from flowlin.engine.kinks.kink_places import pair_count, walks_through_loss
 from flowlin.engine.kinks.walk import ExactWalk, HeldWalk, choose_switching
 from flowlin.engine.solvers.error_scale import AbstractErrorScale
 from flowlin.engine.solvers.rkc import RKC
@@ -250,7 +251,7 @@ class AveragedKinks(AbstractKinks):
         return ""
 
 
-@checked(slots=integer_from(1))
+@checked(slots=integer_from(1), revive=boolean)
 class ExactKinks(AbstractKinks):
     r"""Walk through the kinks exactly: every gate switches at a located event.
 
@@ -314,11 +315,17 @@ class ExactKinks(AbstractKinks):
       network of several hidden layers for a quarter of all. A run that needs more goes on with
       twice as many, compiled anew; `flow.stats["slots"]` says with how many it ended. Under `jit`
       and `vmap` it stops with `RESULTS.slide_overflow`.
+    - `revive`: True for the limit of smooth gates in place of descent's, where a kink turns to
+      repel the dead unit that rests on it: the unit comes on where the integral of its C since it
+      died is back at zero. For `fl.ReLUNetwork` with one hidden layer. A unit that rests on two
+      kinks at once stays dead; such a run does not end at sides that no longer change.
 
-    **Raises:** `ValueError` for fewer than one slot.
+    **Raises:** `ValueError` for fewer than one slot, and (by `gradient_flow`) for `revive` with
+    another network, or a loss that has kinks.
     """
 
     slots: int = eqx.field(static=True, default=16)
+    revive: bool = eqx.field(static=True, default=False)
 
     width: ClassVar[None] = None
     walks: ClassVar[bool] = True
@@ -333,6 +340,12 @@ class ExactKinks(AbstractKinks):
         Of high order for several hidden layers at fine tolerances: as fast, and with a sixth of
         the error (`benchmarks/solvers.py`).
         """
+        one_layer = isinstance(problem.network, ReLUNetwork) and len(problem.network.hidden) == 1
+        if self.revive and (not one_layer or walks_through_loss(problem)):
+            raise ValueError(
+                f"`kinks` = {self} is for an fl.ReLUNetwork with one hidden layer and a loss "
+                "without kinks, where it is known when a dead unit revives; leave out `revive`."
+            )
         if solver is None:
             fine = len(problem.network.hidden) > 1 and rtol <= 1e-9
             return DOPRI8 if fine else _low_order_solver(rtol), DEFAULT_REASON
@@ -361,6 +374,11 @@ class ExactKinks(AbstractKinks):
         if network.dtype == jnp.float64:
             return ""
         return f"; events may be too close for float32; before any array is made: {ENABLE_X64}"
+
+
+def revives(kinks: AbstractKinks | None) -> bool:
+    """Tell whether a policy revives dead units, for which a run integrates their C."""
+    return isinstance(kinks, ExactKinks) and kinks.revive
 
 
 IGNORED = IgnoreKinks()

@@ -11,7 +11,9 @@ from flowlin._tools.numerics import dtype_rounding, flatten_like
 from flowlin.engine.kinks.sides import (
     OFF,
     RESOLVED,
+    RESTS,
     SLIDING,
+    TURNED,
     Hyperplanes,
     Sides,
     rows_in_slots,
@@ -34,12 +36,14 @@ class FixedSides(eqx.Module):
     slide_solver: Float[Array, "H m N"]
     projector: Float[Array, "H N N"] | None
     slot_index: Int[Array, "H P"]  # where a sliding pair's slot is
-    rests: Bool[Array, "H P"]  # as in `Sides`
+    rests: Bool[Array, "H P"]  # RESTS in `Sides`
+    waits: Bool[Array, "H P"] | None  # pairs that may revive their units; None where none does
 
     @property
     def has_drive_margin(self) -> Bool[Array, "H P"]:
-        """Tell which pairs have a margin in u or its bound, and so in C."""
-        return (self.codes == SLIDING) | self.rests
+        """Tell which pairs have a margin in u, its bound or the integral of C, and so in C."""
+        rests = self.rests if self.waits is None else self.rests | self.waits
+        return (self.codes == SLIDING) | rests
 
 
 class Forces(eqx.Module):
@@ -77,6 +81,13 @@ class OneLayerFlow(eqx.Module):
 
     `tau` is a prefix of the parameters' tree, None for what does not move, and velocities are
     trees of the rest; parameters may lack what does not move.
+
+    A unit that is off for all samples, and at the kink of one, rests. With any smooth gates g > 0
+    of width w its $u = z / w$ has $\dot u = |\tilde x|^2 C(t)\, g(u) / w$, so that u is back where
+    it was as the unit died when $I = \int C\, dt$ since then is zero. Where units are to revive
+    (`revives`) a state is the parameters with each unit's I (H,), which moves while it rests: I
+    falls while C < 0, and where it is back at zero the pair comes on. Of two kinks of one unit this
+    is not known, and it stays off.
     """
 
     network: ReLUNetwork
@@ -88,15 +99,22 @@ class OneLayerFlow(eqx.Module):
     lengths: Float[Array, " P"]  # |x~|, of all coordinates
     zero_output_error: Array  # size of e at zero outputs
     drift_rates: Float[Array, " N"] | None  # lambda of what moves of w~; None where z drifts not
+    revives: bool = eqx.field(static=True)
 
     degree = 1  # of z as a polynomial of the parameters
     batches_margins = True  # whether margins at many points are computed in one batch
 
     def __init__(
-        self, network: ReLUNetwork, task: Task, loss: Loss, tau: PyTree, decay: Decay | None = None
+        self,
+        network: ReLUNetwork,
+        task: Task,
+        loss: Loss,
+        tau: PyTree,
+        decay: Decay | None = None,
+        revives: bool = False,
     ):
         self.network, self.task, self.loss, self.tau = network, task, loss, tau
-        self.decay = decay
+        self.decay, self.revives = decay, revives
         biased = network.biases[0] is not None
         x = prepend_constant(task.x, network.bias_strength) if biased else task.x
         weights, bias = layers_that_move(tau, network)[0]
@@ -116,6 +134,7 @@ class OneLayerFlow(eqx.Module):
         slot = jnp.clip(jnp.cumsum(slides, axis=1) - 1, 0, sides.slots.shape[1] - 1)
         gates = self.kinks.gates(sides.codes, self.network.slope)
         x = rows_in_slots(self.kinks.x, sides.slots)
+        alone = jnp.sum(sides.rests != 0, axis=1, keepdims=True) == 1
         return FixedSides(
             codes=sides.codes,
             gates=gates,
@@ -123,12 +142,17 @@ class OneLayerFlow(eqx.Module):
             slide_solver=sides.slide_solver,
             projector=sides.projector,
             slot_index=slot,
-            rests=sides.rests,
+            rests=sides.rests == RESTS,
+            waits=(sides.rests == TURNED) & alone if self.revives else None,
         )
 
-    def all_parameters(self, parameters: Parameters) -> Parameters:
-        """Return all parameters, with those that do not move."""
-        return self.network.with_parameters(parameters).parameters
+    def all_parameters(self, state: PyTree) -> Parameters:
+        """Return all parameters of a state, with those that do not move."""
+        return self.network.with_parameters(self.without_integrals(state)).parameters
+
+    def without_integrals(self, state: PyTree) -> Parameters:
+        """Return the parameters of a state, without the integrals of C where it has them."""
+        return state[0] if self.revives else state
 
     def preactivations(self, parameters: Parameters) -> Float[Array, "H P"]:
         """Return z = w . x + c b."""
@@ -172,7 +196,18 @@ class OneLayerFlow(eqx.Module):
             None if offset is None else self.network.bias_strength * jnp.sum(forces.error, axis=0),
         )
         force = add_decay((weights, biases), self.decay, self.all_parameters(parameters))
-        return flatten_like(parameters, divide_by_tau(force, self.tau))
+        moving = self.without_integrals(parameters)
+        velocity = flatten_like(moving, divide_by_tau(force, self.tau))
+        if not self.revives:
+            return velocity
+        return velocity, self._rest_drive(forces, frozen)
+
+    def _rest_drive(self, forces: Forces, frozen: FixedSides | None) -> Float[Array, " H"]:
+        """Return C of the kink on which each unit rests, zero of those that do not."""
+        if frozen is None or frozen.waits is None:
+            return jnp.zeros(len(forces.drive), forces.drive.dtype)
+        own = jnp.where(frozen.rests | frozen.waits, self.kinks.kink_drive(forces.drive), 0.0)
+        return jnp.sum(own, axis=1)
 
     def drift(self, parameters: Parameters) -> Float[Array, "H N"] | None:
         """Return the decay's part of a unit's velocity, where it moves z at a kink; else None."""
@@ -209,7 +244,8 @@ class OneLayerFlow(eqx.Module):
         """Return each kink's distance from an event, in two smooth functions of the parameters.
 
         These are |z| and one; for a sliding kink u and its distance from its bound; for one on
-        which a unit rests |z| and the bound, which falls to zero where the kink turns to repel.
+        which a unit rests |z| and the bound, which falls to zero where the kink turns to repel,
+        and after that, where units are to revive, the integral of C, which then goes to zero.
         Both are one for samples that follow another's kink.
         """
         return self.margins_and_bounds(parameters, frozen)[0]
@@ -223,6 +259,9 @@ class OneLayerFlow(eqx.Module):
         slides = frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -forces.z, forces.z)
         highest = jnp.where(slides, bound - u, jnp.where(frozen.rests, bound, 1.0))
+        if frozen.waits is not None:
+            _, integrals = parameters
+            highest = jnp.where(frozen.waits, -integrals[:, None], highest)
         margins = jnp.stack([jnp.where(slides, u, side), highest])
         return jnp.where(self.kinks.is_leader[None, None], margins, 1.0), bound
 
@@ -286,7 +325,7 @@ def sides_with_slots(kinks: Hyperplanes, codes: Int[Array, "H P"], slots: int) -
     chosen = jax.vmap(lambda row: slots_of((row == SLIDING) & kinks.is_leader, slots))(codes)
     solve, projector = jax.vmap(lambda some: slide_constraint(rows_in_slots(kinks.x, some)))(chosen)
     fine = jnp.full(codes.shape[0], RESOLVED, jnp.int8)
-    return Sides(codes, chosen, solve, projector, jnp.zeros(codes.shape, bool), fine)
+    return Sides(codes, chosen, solve, projector, jnp.zeros(codes.shape, jnp.int8), fine)
 
 
 def effective_gates(

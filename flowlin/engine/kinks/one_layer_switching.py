@@ -17,7 +17,9 @@ from flowlin.engine.kinks.sides import (
     OFF,
     ON,
     RESOLVED,
+    RESTS,
     SLIDING,
+    TURNED,
     AbstractSwitching,
     Piece,
     Sides,
@@ -39,7 +41,7 @@ class PointState(eqx.Module):
     at_kink: Bool[Array, "H P"]  # |z| may be rounding
     nearer_bound: Bool[Array, "H P"]  # u is nearer to its bound than to zero
     drift: Float[Array, "H N"] | None  # as `OneLayerFlow.drift`
-    rests: Bool[Array, "H P"]  # as in `Sides`
+    rests: Int[Array, "H P"]  # as in `Sides`
 
 
 def point_state(flow: OneLayerFlow, parameters: Parameters, sides: Sides) -> PointState:
@@ -75,17 +77,18 @@ def choose_unit_sides(
     A pair that ends its slide leaves at the end that its u reached. Where C >= 0 nothing slides:
     a fired pair crosses in the direction it came from, another one keeps its side. All others at
     their kinks settle among each other by the box-constrained quadratic program. A pair at whose
-    kink a unit rests fires where that turns to repel (C > 0). There are then two flows, and this
-    is descent's: relu'(0) = 0, and the unit stays dead.
+    kink a unit rests fires where that turns to repel (C > 0). There are then two flows. In
+    descent's, relu'(0) = 0, the unit stays dead; in that of smooth gates the pair fires once more,
+    where it comes on.
 
     **Returns:** the unit's row of `Sides`.
     """
     still = lax.stop_gradient
     codes, c, strength = at.codes[unit], at.drive[unit], at.kink_drive[unit]
     slides, x = codes == SLIDING, still(flow.kinks.x)
-    left, rests = jnp.where(at.nearer_bound[unit], ON, OFF).astype(codes.dtype), at.rests[unit]
-    crossed = jnp.where((strength < 0) | rests, codes, -codes)
-    codes = jnp.where(fired, jnp.where(slides, left, crossed), codes)
+    left, turns = jnp.where(at.nearer_bound[unit], ON, OFF), fired & (at.rests[unit] == RESTS)
+    crossed = jnp.where((strength < 0) | turns, codes, -codes)
+    codes = jnp.where(fired, jnp.where(slides, left, crossed), codes).astype(codes.dtype)
     open_ = jnp.where(slides, ~fired, (fired | at.at_kink[unit]) & (strength < 0))
     open_ = open_ & flow.kinks.is_leader
 
@@ -104,9 +107,11 @@ def choose_unit_sides(
     sliding = slots_of((codes == SLIDING) & flow.kinks.is_leader, slots)
     trouble = jnp.where(jnp.sum(open_) > slots, NO_SLOTS, jnp.where(settled, RESOLVED, NO_SIDES))
     rows = slide_constraint(rows_in_slots(flow.kinks.x, sliding))
-    rests = flow.is_still(codes) & at.at_kink[unit] & (strength < 0) & ~(fired & rests)
-    rests = rests & flow.kinks.is_leader
-    return Sides(codes, sliding, *rows, rests, trouble.astype(jnp.int8))
+    # A pair that has just fired is at its kink up to an error of the step.
+    still_there = flow.is_still(codes) & (at.at_kink[unit] | fired) & flow.kinks.is_leader
+    turned = turns | (at.rests[unit] == TURNED)
+    rests = jnp.where(still_there, jnp.where(turned, TURNED, jnp.where(strength < 0, RESTS, 0)), 0)
+    return Sides(codes, sliding, *rows, rests.astype(jnp.int8), trouble.astype(jnp.int8))
 
 
 class _Start(NamedTuple):
@@ -208,7 +213,8 @@ class OneLayerSwitching(AbstractSwitching):
         """
         at = point_state(self.flow, piece.y1, sides)
         crosses = jnp.where(self._crosses_where_many_meet(piece, at), CROSSES, 0)
-        reasons = jnp.where(sides.rests, REVIVES, crosses).astype(jnp.int8)
+        crosses = jnp.where(sides.rests == TURNED, 0, crosses)
+        reasons = jnp.where(sides.rests == RESTS, REVIVES, crosses).astype(jnp.int8)
 
         def switch_unit(carry):
             left, sides, log = carry

@@ -118,7 +118,8 @@ class Sides(eqx.Module):
       velocity of a unit to its u.
     - `projector`: onto what sliding leaves of the velocity, $1 - \tilde X_S^T K_{SS}^+ \tilde X_S$;
       None where inputs have so many components that it is cheaper in two factors.
-    - `rests`: leaders at kinks that attract a unit which is off for all samples and does not move.
+    - `rests`: RESTS or TURNED of leaders at whose kinks a unit is that is off for all samples and
+      does not move, else 0.
     - `failure`: what went wrong with a unit, RESOLVED as long as nothing did.
 
     One row per unit; indexed, the row of one.
@@ -128,7 +129,7 @@ class Sides(eqx.Module):
     slots: Int[Array, "*H m"]
     slide_solver: Float[Array, "*H m N"]
     projector: Float[Array, "*H N N"] | None
-    rests: Bool[Array, "*H P"]
+    rests: Int[Array, "*H P"]
     failure: Int[Array, "*H"]
 
     @property
@@ -147,7 +148,7 @@ class Sides(eqx.Module):
             slots=jnp.full((units, slots), samples, jnp.int32),
             slide_solver=jnp.zeros((units, slots, inputs), x.dtype),
             projector=free if has_projector(slots, inputs) else None,
-            rests=jnp.zeros((units, samples), bool),
+            rests=jnp.zeros((units, samples), jnp.int8),
             failure=jnp.full(units, RESOLVED, jnp.int8),
         )
 

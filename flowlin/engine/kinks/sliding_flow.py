@@ -124,6 +124,12 @@ class AbstractSlidingFlow(eqx.Module):
         speeds = jax.tree.map(one_inverse, self.tau, is_leaf=is_none)  # of a prefix: few divisions
         return tau_per_array(speeds, self.network.parameters)
 
+    @property
+    def may_drift(self) -> bool:
+        """Tell whether decay may move the z of a unit from its kink: where a part of it rests."""
+        rests = any(one is None for one in jax.tree.leaves(self.tau, is_leaf=is_none))
+        return self.decay is not None and rests
+
     def select_moving(self, parameters: Parameters) -> Parameters:
         """Return a tree like the parameters, without the arrays that do not move."""
         constants = tau_per_array(self.tau, self.network.parameters)

@@ -49,7 +49,8 @@ def choose_switching(
         return DeepSwitching(ModuleFlow(network, *what), room, starts_at_kink)
     assert isinstance(network, ReLUNetwork)
     if len(network.hidden) == 1:
-        return OneLayerSwitching(OneLayerFlow(network, *what), slots, loop_kind, starts_at_kink)
+        flow = OneLayerFlow(network, *what, revives=problem.rest_integrals > 0)
+        return OneLayerSwitching(flow, slots, loop_kind, starts_at_kink)
     return DeepSwitching(DeepFlow(network, *what), room, starts_at_kink)
 
 

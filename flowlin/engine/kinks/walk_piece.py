@@ -365,7 +365,9 @@ def _move_onto_kink(
     shift = jnp.clip(-value / slope, -1e-2 * length, 1e-2 * length)
     shift = shift + _no_delay(flow, frozen, first, slack, y, lax.stop_gradient(velocity))
     y = jax.tree.map(lambda a, v: a + shift * v, y, velocity)
-    return shift, y, jnp.abs((moved - value) / slope), jnp.abs(1 / slope)
+    # A kink that had to turn by more than its error has turned some time before.
+    waited = jnp.sum(jnp.where(first & frozen.rests[None], slack, 0.0))
+    return shift, y, (jnp.abs(moved - value) + waited) / jnp.abs(slope), jnp.abs(1 / slope)
 
 
 def _first_margin(flow, frozen, first, slack, y) -> Array:
