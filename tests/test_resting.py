@@ -209,6 +209,13 @@ def test_smooth_gates_revive_the_unit_when_the_integral_of_its_drive_is_zero(res
     since = resting.ts >= death
     total = CubicSpline(resting.ts[since], drive[since, unit, sample]).antiderivative()
     (revival,) = [t for t in total.solve(total(death), extrapolate=False) if t > time]
+    again = walk(start(1), kinks=fl.ExactKinks(revive=True)).events
+    (on,) = [
+        row["time"]
+        for row in again.select("gate").table()
+        if row["index"][1:] == (unit, sample) and row["new"] == 1
+    ]
+    assert on == pytest.approx(revival, abs=of_flow(RTOL))
     inputs, late = np.r_[1.0, np.asarray(TASK.x[sample])], []
     for width in (1e-2, 1e-3):
         readout, hidden = softplus_flow(start(1), width, resting.ts)
@@ -220,6 +227,83 @@ def test_smooth_gates_revive_the_unit_when_the_integral_of_its_drive_is_zero(res
     # It then goes another way, the further the thinner the gate, at the time that the rule has.
     assert off[-1] > 5e-3
     assert abs(late[1]) < late[0] / 10
+
+
+class SoftGates(eqx.Module):
+    """A network of one hidden layer with h = width softplus(z / width)."""
+
+    w: jax.Array
+    b: jax.Array
+    a: jax.Array
+    width: jax.Array
+
+    def __call__(self, x):
+        width = jax.lax.stop_gradient(self.width)
+        return self.a @ (width * jax.nn.softplus((self.w @ x + self.b) / width))
+
+
+@pytest.mark.slow
+def test_the_walk_that_revives_is_the_limit_of_smooth_gates():
+    revived = []
+    for seed in (0, 1, 5, 7):
+        network = start(seed)
+        ends = [
+            fl.gradient_flow(network, TASK, 6.0, rtol=RTOL, kinks=fl.ExactKinks(revive=revive))
+            for revive in (False, True)
+        ]
+        dead, alive = (flow.final.outputs(TASK.x) for flow in ends)
+        off = []
+        for width in (1e-3, 1e-4):
+            own = network.weights[0], network.biases[0], network.weights[1], jnp.asarray(width)
+            soft = fl.gradient_flow(SoftGates(*own), TASK, 6.0, rtol=RTOL).final
+            off.append(float(jnp.abs(jax.vmap(soft)(TASK.x) - alive).max()))
+        assert off[1] < off[0] / 5
+        if float(jnp.abs(dead - alive).max()) > 100 * off[1]:
+            revived.append(seed)
+    assert revived == [1, 5]
+
+
+@pytest.mark.slow
+def test_the_time_of_a_revival_has_a_derivative():
+    def loss_and_time(scale):
+        at = start(1)
+        at = at.with_parameters(jax.tree.map(lambda w: scale * w, at.parameters))
+        how: Any = {"adjoint": diffrax.ForwardMode(), "throw": False, "max_events": 64}
+        kinks = fl.ExactKinks(revive=True)
+        flow = fl.gradient_flow(at, TASK, 1.0, rtol=RTOL, kinks=kinks, **how)
+        return jnp.stack([flow.losses[-1], jnp.sort(flow.events.time)[4]])
+
+    step = 1e-4
+    value_and_slope = jit(lambda s: jax.jvp(loss_and_time, (s,), (1.0,)))
+    value, slope = value_and_slope(1.0)
+    ends = [value_and_slope(1.0 + way * step)[0] for way in (1, -1)]
+    assert value[1] == pytest.approx(0.879003, abs=1e-6)  # of the pair that comes on
+    np.testing.assert_allclose(slope, (ends[0] - ends[1]) / (2 * step), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("network", "loss"),
+    [
+        (fl.ReLUNetwork.init(TASK, (2, 2), key=jax.random.key(0)), fl.SquaredError()),
+        (eqx.nn.MLP(4, 7, 2, 1, dtype=float, key=jax.random.key(0)), fl.SquaredError()),
+        (start(0), lambda output, target: jnp.sum(jnp.abs(output - target))),
+    ],
+)
+def test_revival_is_of_one_layer_and_a_smooth_loss(network, loss):
+    with pytest.raises(ValueError, match=r"`kinks` = ExactKinks\(revive=True\) is for an fl.ReLU"):
+        fl.gradient_flow(network, TASK, 1.0, loss=loss, kinks=fl.ExactKinks(revive=True))
+
+
+@pytest.mark.slow
+def test_a_run_with_revival_goes_on_and_is_saved(tmp_path):
+    how = {"rtol": RTOL, "kinks": fl.ExactKinks(revive=True)}
+    whole = fl.gradient_flow(start(1), TASK, 1.5, **how)
+    part = fl.gradient_flow(start(1), TASK, 0.6, checkpoint=tmp_path / "run", **how)  # it waits
+    assert part.extend(1.5).losses[-1] == pytest.approx(float(whole.losses[-1]), rel=of_flow(RTOL))
+    again = fl.gradient_flow(start(1), TASK, 1.5, checkpoint=tmp_path / "other", **how)
+    assert float(fl.distance(again.final, whole.final)) == 0
+    whole.save(tmp_path / "run.npz")
+    assert float(fl.distance(fl.load(tmp_path / "run.npz").final, whole.final)) == 0
 
 
 @pytest.mark.slow
