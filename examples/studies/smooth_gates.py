@@ -25,7 +25,7 @@ import numpy as np
 from _studies import Study, fl, share, task_named
 from tqdm import tqdm
 
-WIDTHS, RATES = (1e-3, 1e-4), (1e-2, 1e-3)
+WIDTHS, RATES = (1e-5, 1e-6), (1e-2, 1e-3)
 VARIANCES = (2e-4, 2e-2, 0.5)
 PARTS, COMES, LEAST = 0.5, 0.3, 1e-3
 COMING, PARTING, OPEN = "comes", "parts", "open"
