@@ -269,8 +269,8 @@ class ExactKinks(AbstractKinks):
     walk takes the exit, which is the limit of smooth gates (`SmoothKinks` of smaller and smaller
     width), and descent, whose gates in the two layers are correlated, may stay. Such exits are in
     the log, `flow.events.select("branch")`. `flow.stats["branch_certificate"]` is, at the first
-    branch, the largest drive C of the leaving pair over all choices of the gates above it. Positive
-    means not convex, NaN means no branch (see `flowlin.engine.kinks.deep_switching` for rule and
+    exit, the largest drive C of the leaving pair over all choices of the gates above it. Positive
+    means not convex, NaN means no such exit (see `flowlin.engine.kinks.deep_switching` for rule and
     derivation).
 
     Without biases a layer may send nothing for a sample, and units that are at their kinks there
@@ -317,8 +317,9 @@ class ExactKinks(AbstractKinks):
       and `vmap` it stops with `RESULTS.slide_overflow`.
     - `revive`: True for the limit of smooth gates in place of descent's, where a kink turns to
       repel the dead unit that rests on it: the unit comes on where the integral of its C since it
-      died is back at zero. For `fl.ReLUNetwork` with one hidden layer. A unit that rests on two
-      kinks at once stays dead; such a run does not end at sides that no longer change.
+      died is back at zero. For `fl.ReLUNetwork` with one hidden layer. A unit that dies at
+      two kinks at once stays dead, since of these it is not known. The branch is logged in either
+      case. Such a run does not end at sides that no longer change.
 
     **Raises:** `ValueError` for fewer than one slot, and (by `gradient_flow`) for `revive` with
     another network, or a loss that has kinks.
