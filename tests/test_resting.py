@@ -151,8 +151,8 @@ class Layered(eqx.Module):
 
 @pytest.mark.slow
 def test_a_module_has_the_branch_of_the_network_of_its_weights(resting):
-    network = start(1)
-    module = Layered(network.weights[0], network.biases[0], network.weights[1])
+    (hidden, readout), (bias, _) = start(1).parameters
+    module = Layered(hidden, bias, readout)
     flow = walk(module)
     assert branches(flow) == pytest.approx(branches(resting), abs=of_flow(RTOL))
     assert flow.events.select("branch").reason == resting.events.select("branch").reason
@@ -254,8 +254,9 @@ def test_the_walk_that_revives_is_the_limit_of_smooth_gates():
         dead, alive = (flow.final.outputs(TASK.x) for flow in ends)
         off = []
         for width in (1e-3, 1e-4):
-            own = network.weights[0], network.biases[0], network.weights[1], jnp.asarray(width)
-            soft = fl.gradient_flow(SoftGates(*own), TASK, 6.0, rtol=RTOL).final
+            (hidden, readout), (bias, _) = network.parameters
+            gates = SoftGates(hidden, bias, readout, jnp.asarray(width))
+            soft = fl.gradient_flow(gates, TASK, 6.0, rtol=RTOL).final
             off.append(float(jnp.abs(jax.vmap(soft)(TASK.x) - alive).max()))
         assert off[1] < off[0] / 5
         if float(jnp.abs(dead - alive).max()) > 100 * off[1]:
