@@ -195,7 +195,7 @@ class LayerSides(eqx.Module):
     - `rests`: of leaders RESTS, TURNED or 0.
     - `failure`: what went wrong, RESOLVED as long as nothing did.
     - `certificate`: the upper bound of C (`DeepFlow.reach`) of the pair that left at the run's
-      first branch, NaN without one.
+      first exit of this kind, NaN without one.
     """
 
     codes: Int[Array, "H P"]

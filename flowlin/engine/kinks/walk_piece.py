@@ -45,14 +45,12 @@ def step_to_event(
     The correction also carries the derivative of the event's time, with the slope of the flow.
     """
     # The first stage is the same for the step to t1 and for the one to the event.
-    velocity, (y1, error, dense, last) = solver.step_with_first(
-        terms, t, t1, y, frozen, inner, made_jump
-    )
+    velocity, found = solver.step_with_first(terms, t, t1, y, frozen, inner, made_jump)
+    y1, error, dense, last = found
     path = solver.interpolation_cls(t0=t, t1=t1, **dense)
     tolerance = flow.margin_tolerances(y, frozen)
-    order = cast(int, solver.order(terms))
-    drive_error = CONVERGED * rtol * flow.drive_scales(y)
-    curve, slack, bounds = _margin_curve(flow, frozen, path, (t, t1), tolerance, drive_error, order)
+    both = jnp.stack([tolerance, _drive_tolerance(flow, frozen, y, tolerance, rtol)])
+    curve, slack, bounds = _margin_curve(flow, frozen, path, (t, t1), both, solver.order(terms))
     grid = curve.on_grid()
     falls, *bracket = curve.first_fall(*grid)
 
@@ -109,26 +107,28 @@ def _error_scales(
     return scales, jnp.where(repels & ~frozen.has_drive_margin, scales, 0.0)
 
 
-def _margin_curve(
-    flow: Any,
-    frozen: Any,
-    path: Any,
-    ends: tuple[Array, Array],
-    tolerance: Array,
-    drive_error: Array,
-    order: int,
-) -> tuple["_MarginCurve", Array, Array]:
-    """Interpolate the margins along a step.
+def _drive_tolerance(
+    flow: Any, frozen: Any, y: Parameters, tolerance: Array, rtol: Any
+) -> Float[Array, "H P"]:
+    """Return the second margins that may be rounding, or errors where a dead unit rests.
 
-    Where the kink on which a dead unit rests is within `drive_error` of turning to repel, it has
-    to turn by more than that: after convergence C is an error, of either sign.
+    A kink that is about to turn from attracting it to repelling it has to turn by more than an
+    error: after convergence C is one, of either sign.
+    """
+    error = CONVERGED * rtol * flow.drive_scales(y)
+    return jnp.where(frozen.rests, jnp.maximum(tolerance, error), tolerance)
+
+
+def _margin_curve(
+    flow: Any, frozen: Any, path: Any, ends: tuple[Array, Array], tolerances: Array, order: Any
+) -> tuple["_MarginCurve", Array, Array]:
+    """Interpolate the margins along a step; `tolerances` (2, H, P) are those of both.
 
     **Returns:** the curve, the slack that was added to each margin, and the least bounds of u.
     """
     points = _chebyshev_points(FEWEST_POINTS)
     margins, bounds = _values_along(flow.margins_and_bounds, flow, frozen, path, *ends, points)
-    of_drive = jnp.where(frozen.rests, jnp.maximum(tolerance, drive_error), tolerance)
-    slack = _event_tolerance(margins[0], jnp.stack([tolerance, of_drive]))
+    slack = _event_tolerance(margins[0], tolerances)
     curve = _MarginCurve.through_points(points, margins + slack[None])
     # As many points as make z exact, a polynomial of the dense output; it costs little.
     count = order * flow.degree + 1
