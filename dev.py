@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent
 HOME = ROOT / ".venv"
 # Two at once, a file's tests on one core since they share programs, the files in order of names.
 PYTEST = ["-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
-PYTEST += ["--durations", "10"]
+PYTEST += ["--durations", "10", "-p", "no:hypothesispytest"]  # in use nowhere; takes seconds
 # The first tier checks shapes and types of all arguments within the library. The second runs the
 # library as users do, without, which takes a tenth less.
 TYPES = ["--jaxtyping-packages=flowlin,beartype.beartype"]

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -167,19 +166,6 @@ def test_nan_in_an_array_is_told_before_a_run():
             fl.gradient_descent(network, XOR, 0.1, 3)
         with pytest.raises(ValueError, match=said.replace("network", r"networks\[1\]")):
             fl.sweep([mlp(), network], XOR, 1.0)
-
-
-@pytest.mark.slow
-def test_a_relu_mlp_is_a_relu_network():
-    model = mlp(activation=jax.nn.relu)
-    own = fl.ReLUNetwork.of(model)
-    # By number: the units of any model are not known.
-    options = {"kinks": fl.IgnoreKinks(), "solver": diffrax.Bosh3(), "rtol": 1e-6, "atol": 1e-8}
-    a, b = (fl.gradient_flow(one, XOR, 2.0, **options) for one in (model, own))
-    assert int(a.stats["num_steps"]) == int(b.stats["num_steps"])
-    for layer, w, bias in zip(a.final.layers, b.final.weights, b.final.biases, strict=True):
-        np.testing.assert_allclose(layer.weight, w, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(layer.bias, bias, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("scan", [False, True])
@@ -432,9 +418,9 @@ def listed(sizes=()):
 
 
 @pytest.mark.slow
-def test_fields_may_be_lists(flow):
-    run = fl.gradient_flow(listed((6, 2)), XOR, 4.0, **WATCHED)
-    np.testing.assert_allclose(run.losses, flow.losses, rtol=ROUNDING)
+def test_fields_may_be_lists():
+    run, other = (fl.gradient_descent(one, XOR, 0.01, 8) for one in (listed((6, 2)), mlp()))
+    np.testing.assert_allclose(run.losses, other.losses, rtol=ROUNDING)
     assert isinstance(run.final.layers, list)
 
 

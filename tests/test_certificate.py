@@ -108,15 +108,16 @@ def test_a_single_step_in_float32_whose_events_are_still_to_come(scalar):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("y", "events", "message"),
+    ("y", "level", "message"),
     [
-        (2.0, (), "`network` does not move on this `task`"),
-        (0.0, (fl.Crossing(lambda n, t: -n.weights[0][0, 0], level=-1.0),), "happens at t = 0"),
+        (2.0, 0.5, "`network` does not move on this `task`"),
+        (0.0, 2.0, "happens at t = 0"),  # the initial loss
     ],
 )
-def test_errors_must_be_relative_to_something(scalar, y, events, message):
+def test_errors_must_be_relative_to_something(scalar, y, level, message):
+    task = fl.Task(np.full((1, 1), 2.0), np.full((1, 1), y))
     with pytest.raises(ValueError, match=message):
-        scalar(task=fl.Task(np.full((1, 1), 2.0), np.full((1, 1), y)), events=events)
+        scalar(task=task, events=(fl.LossBelow(level),))
 
 
 @pytest.fixture(scope="module")
@@ -132,9 +133,8 @@ def test_relu_errors_are_those_of_compare(tree, relu):
     k = len(found.rates) // 2
     steps = round(2.0 / found.rates[k])
     descent = fl.gradient_descent(network, tree, 2.0 / steps, steps, save_every=1)
-    flow = fl.gradient_flow(
-        network, tree, 2.0, ts=descent.ts, kinks=KINKS, rtol=1e-6, solver=diffrax.Tsit5()
-    )
+    options = {"kinks": KINKS, "rtol": 1e-6, "solver": diffrax.Tsit5()}
+    flow = fl.gradient_flow(network, tree, 2.0, dense=True, **options)  # as of the certificate
     both = fl.compare(flow, descent)
     worst = np.max(both.parameters), np.max(both.function), np.max(np.abs(both.loss))
     mine = found.parameters, found.function, found.loss

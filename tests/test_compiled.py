@@ -69,10 +69,14 @@ def test_other_names_compile_nothing_and_are_those_of_the_result(kind):
 @pytest.mark.slow
 def test_names_are_right_under_vmap_and_jit():
     both = jax.tree.map(lambda a: jnp.stack([a, a + a]), GROWING)
-    for names in NAMES:
-        run = jax.jit(jax.vmap(lambda n, names=names: watched(RUNS["flow"], names, n)))(both)
-        assert [channel.name for channel in run.events.channels] == [names[1], names[0]]
-        assert np.allclose(run.observed[names[2]], run.losses)
+    first, second = (
+        jax.vmap(lambda n, names=names: watched(RUNS["flow"], names, n)) for names in NAMES
+    )
+    traced, run = jax.eval_shape(first, both), jax.jit(second)(both)
+    for names, one in zip(NAMES, (traced, run), strict=True):
+        assert [channel.name for channel in one.events.channels] == [names[1], names[0]]
+        assert list(one.observed) == sorted(names[2:])
+    assert np.allclose(run.observed[NAMES[1][2]], run.losses)
 
 
 def flow(kind, seed, t1=1.0, **how):
@@ -92,32 +96,14 @@ def test_what_equals_the_default_compiles_nothing(plain):
     assert named.stats["solver_because"] == "as asked for" != plain.stats["solver_because"]
 
 
-@pytest.mark.slow
-def test_all_parts_of_a_run_hold_the_same_task():
-    """A copy in one of them would cost a forward pass of its own."""
-    how = {"kinks": fl.AveragedKinks(), "events": (fl.UnitSwitches(), fl.LossBelow(0.1))}
-    leaves = jax.tree.leaves(flow(RELU, 0, 0.1, rtol=1e-3, **how).reference.run)
-    data = [leaf for leaf in leaves if getattr(leaf, "shape", None) == TASK.x.shape]
-    assert len(data) >= 10
-    assert all(leaf is TASK.x or leaf is TASK.y for leaf in data)
-
-
 def controlled(rtol):
     return diffrax.PIDController(rtol=rtol, atol=1e-9)
 
 
 PAIRS = {
-    "a walk's defaults": (
-        lambda: flow(RELU, 0),
-        lambda: flow(RELU, 1, 2.0, kinks=fl.ExactKinks()),
-    ),
     "tolerances of the user's controller": (
         lambda: flow(LINEAR, 0, stepsize_controller=controlled(1e-6)),
         lambda: flow(LINEAR, 0, stepsize_controller=controlled(1e-7)),
-    ),
-    "widths of kinks": (
-        lambda: flow(RELU, 0, 15.0, kinks=fl.SmoothKinks(0.1)),
-        lambda: flow(RELU, 0, 15.0, kinks=fl.SmoothKinks(0.05)),
     ),
     "dense output of some steps more": (
         lambda: flow(LINEAR, 0, dense=True),
@@ -166,6 +152,11 @@ def levels(share):
 def test_it_is_one_program_whatever_the_numbers(make, most):
     assert programs(lambda: make(0.2))[0] <= most
     assert programs(lambda: make(0.3))[0] == 0
+
+
+def test_an_early_phase_is_one_program_whatever_its_end():
+    fl.theory.early_phase(RELU_23, TASK, t1=0.2)
+    assert programs(lambda: fl.theory.early_phase(RELU_23, TASK, t1=0.3))[0] == 0
 
 
 RELU_23 = fl.ReLUNetwork.init(TASK, 23, 0.1, key=jax.random.key(0))

@@ -15,8 +15,9 @@ TSIT = diffrax.Tsit5()
 def modes_run(tree, aligned):
     """A flow that watches the hits of modes, the same confirmed, and their true times."""
     network, modes = aligned
-    half, ts = fl.ModeHits(modes, share=0.5), np.linspace(0, 30.0, 4)
-    flow = fl.gradient_flow(network, tree, 30.0, events=half, ts=ts, rtol=1e-5, solver=TSIT)
+    # The program of those in test_events, which is found on disk since it saves at no other times.
+    options = {"events": fl.ModeHits(modes, share=0.5), "solver": diffrax.Dopri8()}
+    flow = fl.gradient_flow(network, tree, 30.0, rtol=1e-4, **options)
     rho = 0.5 * modes.full_strength
     exact = fl.theory.hitting_time(rho, modes.s, modes.d, modes.strengths(network, tree))
     return flow, flow.confirm(), np.asarray(exact)
@@ -47,7 +48,7 @@ def test_the_finer_run_may_take_its_place(modes_run, tree, aligned):
     loss = fl.theory.solve(aligned[0], tree).loss(flow.ts)
     assert np.all(np.abs(finer.losses - loss) <= 3 * finer.error.losses + 1e-14)
     np.testing.assert_allclose(finer.error.losses, confirmed.error.losses, rtol=1e-3)
-    assert float(finer.error.rtol) == pytest.approx(1e-5)
+    assert float(finer.error.rtol) == pytest.approx(1e-4)
 
 
 def test_rows_have_errors(modes_run, tree, aligned):
@@ -57,11 +58,11 @@ def test_rows_have_errors(modes_run, tree, aligned):
     assert np.all(off <= 3 * error.losses + 1e-14)
     assert np.max(error.losses) < 100 * np.max(off)
     assert error.parameters.shape == flow.ts.shape
-    assert float(error.rtol) == pytest.approx(1e-6)
+    assert float(error.rtol) == pytest.approx(1e-5)
     assert flow.error is None
     assert "± of the run" in repr(confirmed)
     assert "± of their steps" in repr(flow)
-    assert "rtol = 1e-06" in repr(error)
+    assert "rtol = 1e-05" in repr(error)
 
 
 def test_what_is_confirmed_is_kept(modes_run, tmp_path):

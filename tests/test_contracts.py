@@ -23,7 +23,12 @@ from tests import budget
 from tests.tolerances import of_flow, of_slope
 from tests.zoo import Killed, jit
 
+# Of a maximum that lasts to the end.
+pytestmark = pytest.mark.filterwarnings("ignore:the .* always-on fraction")
+
 KEY = jax.random.key(0)
+STEP = 1e-3
+SCALES = (1.0, 1 + STEP, 1 - STEP)
 TASK = fl.tasks.xor()
 HALF = np.arange(4) < 2
 
@@ -35,6 +40,8 @@ def net(kind, variance=0.5, **options):
 
 LINEAR, RELU = net(fl.LinearNetwork), net(fl.ReLUNetwork)
 LEAKY = net(fl.ReLUNetwork, slope=0.2)
+# Two pairs slide, and t* is at an event, in the middle of its run.
+SLIDING = fl.ReLUNetwork.init(TASK, 2, variance=0.3, key=jax.random.key(18))
 GATES = np.stack([HALF, ~HALF], axis=1).astype(float)
 GATED = fl.GatedLinearNetwork(LINEAR.weights, gates=(GATES,))
 GLOBALLY = net(fl.GloballyGatedNetwork, 0.1, gates=GATES)
@@ -83,11 +90,27 @@ class Row(NamedTuple):
     differentiable: bool = True
 
     def __call__(self, scale: Any = 1.0, **how: Any) -> fl.Trajectory:
-        """Its run, from weights so many times as large."""
+        """Its run, from weights and a bias strength so many times as large.
+
+        A flow is as much longer and faster, its events' levels are as much higher, and smooth kinks
+        as much wider.
+        """
         network = jax.tree.map(
-            lambda a: a * scale if eqx.is_inexact_array(a) and a.ndim == 2 else a, self.network
+            lambda a: a * scale if eqx.is_inexact_array(a) and a.ndim != 1 else a, self.network
         )
-        return self.run(network, TASK, *self.ends, **self.options, **how)
+        ends, options = self.ends, self.options
+        if self.run is fl.gradient_flow:
+            ends, how = (ends[0] * scale,), {"tau": 1 / scale, **how}
+            scaled = {name: options[name] for name in ("events", "kinks") if name in options}
+            options = options | jax.tree.map(
+                lambda a: a * scale if isinstance(a, float) else a, scaled
+            )
+        return self.run(network, TASK, *ends, **options, **how)
+
+    @property
+    def error_of_slopes(self) -> float:
+        """Of finite differences between its runs."""
+        return of_slope(STEP, of_flow(self.options.get("rtol", 1e-8)))
 
     def traced(self, scale: Any, adjoint: diffrax.AbstractAdjoint) -> jax.Array:
         """Its `outcome` within other programs, which reserve what they may need."""
@@ -98,11 +121,14 @@ class Row(NamedTuple):
 
 
 def outcome(run):
-    """Last loss, a number of the last weights, and when the first event was."""
+    """The end, the last loss, a number of the last weights, and when events were; t* of a walk."""
     found = [run.losses[-1], sum(jnp.sum(a**3) for a in jax.tree.leaves(run.model.parameters))]
     if run.events.channels:
-        found.append(jnp.min(run.events.time))
-    return jnp.stack(found)
+        times = run.events.time
+        found.append(jnp.sum(jnp.where(jnp.isfinite(times), times, 0.0)))
+    if "ExactKinks" in run.stats.get("kinks", ""):
+        found.append(run.linearization().open.time)
+    return jnp.stack([run.end, *found])
 
 
 def flow(network, says, t1=20.0, differentiable=True, **options):
@@ -114,7 +140,8 @@ def descent(network, *says, **options):
 
 
 LOW = fl.LossBelow(0.4)
-HITS = fl.ModeHits(fl.theory.modes(TASK, LINEAR), share=0.5)
+MODES = fl.theory.modes(TASK, LINEAR)
+HITS = fl.ModeHits(MODES, share=0.5, check=False)  # since rows vary the bias strength
 EVENTS = (LOW, HITS, fl.Crossing(weight, -0.3), fl.GradientBelow(0.05))
 UNITS = fl.UnitSwitches(0.25)
 BATCHES = {"batch_size": 2, "key": KEY, "optimiser": optax.adam(0.1), "events": LOW}
@@ -134,18 +161,24 @@ ROWS = {
     ),
     # Flows: events, solvers, policies for kinks.
     "events": flow(
-        LINEAR, ("crossing 1", "mode 1", "loss 1", "gradient 1", "Dopri8"), events=EVENTS
+        LINEAR, ("crossing 1", "mode 1", "loss 1", "gradient 1", "Dopri8"), events=EVENTS,
+        rtol=1e-10,
     ),
-    "Tsit5": flow(GRAPH, ("Tsit5",), solver=diffrax.Tsit5(), events=LOW),
-    "Kvaerno3": flow(MLP, ("Kvaerno3",), solver=diffrax.Kvaerno3(), rtol=1e-6, loss=quartic),
-    "RKC": flow(LINEAR, ("RKC",), solver=fl.RKC(), rtol=1e-7, events=LOW),
+    "Tsit5": flow(LINEAR, ("Tsit5",), solver=diffrax.Tsit5(), events=LOW, rtol=1e-10),
+    "Kvaerno3": flow(LINEAR, ("Kvaerno3",), solver=diffrax.Kvaerno3(), rtol=1e-6, loss=quartic),
+    "RKC": flow(MLP, ("RKC",), solver=fl.RKC(), rtol=1e-7, events=LOW),
     "RecycledBDF": flow(LINEAR, ("RecycledBDF",), solver=fl.RecycledBDF(), events=LOW),
     "ExactKinks": flow(
-        RELU, ("ExactKinks()", "gate", "t* open"), kinks=fl.ExactKinks(), events=LOW
+        SLIDING, ("ExactKinks()", "gate", "t* open"), 6.0, kinks=fl.ExactKinks(), events=LOW,
+        rtol=1e-10,
     ),
     "AveragedKinks": flow(
         LEAKY, ("AveragedKinks(", "always_on(0.25)"), 4.0, False,
         kinks=fl.AveragedKinks(), events=UNITS,
+    ),
+    "averaged module": flow(
+        RECTIFYING, ("AveragedKinks(", "AveragedGraph", "loss 1"), 4.0, False, rtol=1e-3,
+        kinks=fl.AveragedKinks(), events=LOW,
     ),
     "SmoothKinks": flow(
         RELU, ("SmoothKinks(", "always_on(0.25)"), kinks=fl.SmoothKinks(0.3), events=UNITS
@@ -164,15 +197,14 @@ def rows(first):
     return [pytest.param(row, marks=() if row in first else pytest.mark.slow) for row in ROWS]
 
 
-# Walks in tests/test_transforms.py, by more than one number; runs over smoothed kinks go the way of
-# the linear ones there.
-ELSEWHERE_TRACED = ("ExactKinks", "SmoothKinks")
-TRACED = [row for row in rows(FIRST_TRACED) if row.values[0] not in ELSEWHERE_TRACED]
+FLOWS = [row for row in rows(FIRST) if row.values[0] not in DESCENTS]
+# Runs over smoothed kinks go the way of those of other smooth networks, and one explicit method
+# that of another, with one event or several.
+LIKE_EVENTS = ("SmoothKinks", "Tsit5")
+TRACED = [row for row in rows(FIRST_TRACED) if row.values[0] not in LIKE_EVENTS]
 DIFFERENTIABLE = [row for row in TRACED if ROWS[str(row.values[0])].differentiable]
-# In reverse mode, which is dear, in tests/solvers; runs by other explicit methods go the way of the
-# linear ones in tests/test_transforms.py.
-ELSEWHERE_REVERSED = ("events", "RecycledBDF", "RKC", "Tsit5")
-REVERSIBLE = [row for row in DIFFERENTIABLE if row.values[0] not in ELSEWHERE_REVERSED]
+# In reverse mode, which is dear, beside descents a walk, and "Tsit5"; others are in tests/solvers.
+REVERSED = [row for row in DIFFERENTIABLE if row.values[0] in (*DESCENTS, "ExactKinks")]
 
 
 @pytest.fixture(scope="module", params=rows(FIRST))
@@ -184,10 +216,6 @@ def row(request):
 def whole(row, tmp_path_factory):
     """Its run, never interrupted. With a checkpoint, since the one that is resumed has one."""
     return row(checkpoint=tmp_path_factory.mktemp("whole") / "run.npz")
-
-
-SCALES = (1.0, 1.001, 0.999)
-STEP = 1e-3
 
 
 @pytest.fixture(scope="module")
@@ -245,12 +273,19 @@ def test_it_is_resumed_to_the_bit(row, whole, tmp_path):
     assert_same(row(checkpoint=path), whole)
 
 
+@pytest.fixture(scope="module")
+def alone(row, whole, tmp_path_factory):
+    """Outcomes of its single runs at all scales, and how many programs those of others took."""
+    folder, before = tmp_path_factory.mktemp("alone"), budget.spent["programs"]
+    others = [row(s, checkpoint=folder / f"{s}.npz") for s in SCALES[1:]]
+    spent = budget.spent["programs"] - before
+    return np.stack([outcome(run) for run in (whole, *others)]), spent
+
+
 @pytest.mark.parametrize("row", TRACED, indirect=True)
-def test_under_jit_and_vmap_it_is_its_single_runs(row, whole, forward, tmp_path):
-    alone = [whole, *(row(s, checkpoint=tmp_path / f"{s}.npz") for s in SCALES[1:])]
-    values = np.stack([outcome(run) for run in alone])
-    assert np.all(np.isfinite(values))
-    np.testing.assert_allclose(forward[0], values, rtol=1e-7)
+def test_under_jit_and_vmap_it_is_its_single_runs(alone, forward):
+    assert np.all(np.isfinite(alone[0]))
+    np.testing.assert_allclose(forward[0], alone[0], rtol=1e-7)
 
 
 @pytest.mark.parametrize("row", DIFFERENTIABLE, indirect=True)
@@ -258,17 +293,47 @@ def test_derivatives_in_forward_mode_are_finite_differences(row, forward):
     values, slopes = forward
     finite = (values[1] - values[2]) / (2 * STEP)
     assert np.max(np.abs(finite)) > 1e-2
-    error = of_slope(STEP, of_flow(row.options.get("rtol", 1e-8)))
+    error = row.error_of_slopes
     np.testing.assert_allclose(slopes[0], finite, rtol=error, atol=error)
 
 
-@pytest.mark.parametrize("row", REVERSIBLE, indirect=True)
+def in_reverse(row, weigh):
+    adjoint = diffrax.RecursiveCheckpointAdjoint()
+    return jit(jax.grad(lambda s: weigh @ row.traced(s, adjoint)))(1.0)
+
+
+@pytest.mark.parametrize("row", REVERSED, indirect=True)
 def test_derivatives_in_reverse_mode_are_those_in_forward_mode(row, forward):
     _, slopes = forward
     weigh = jnp.arange(1.0, 1.0 + len(slopes[0]))
-    adjoint = diffrax.RecursiveCheckpointAdjoint()
-    found = jit(jax.grad(lambda s: weigh @ row.traced(s, adjoint)))(1.0)
-    np.testing.assert_allclose(found, weigh @ slopes[0], rtol=1e-7)
+    np.testing.assert_allclose(in_reverse(row, weigh), weigh @ slopes[0], rtol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ["Tsit5"], indirect=True)
+def test_derivatives_in_reverse_mode_are_finite_differences(row, alone):
+    values, _ = alone
+    weigh = jnp.arange(1.0, 1.0 + values.shape[1])
+    finite = (values[1] - values[2]) / (2 * STEP)
+    size = weigh @ np.abs(finite)
+    np.testing.assert_allclose(
+        in_reverse(row, weigh), weigh @ finite, atol=row.error_of_slopes * size
+    )
+
+
+@pytest.mark.parametrize("row", FLOWS, indirect=True)
+def test_other_numbers_compile_nothing(alone):
+    """Weights, ends, time constants, levels and widths."""
+    assert alone[1] == 0
+
+
+def test_all_parts_of_it_hold_the_same_task(whole):
+    """A copy in one of them would cost a forward pass of its own."""
+    parts = [leaf for leaf in jax.tree.leaves(whole.reference.run) if np.shape(leaf) == (4, 2)]
+    for data in (TASK.x, TASK.y):
+        same = [part is data for part in parts if np.array_equal(part, data)]
+        assert same
+        assert all(same)
 
 
 def test_every_kind_has_a_row():

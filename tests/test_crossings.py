@@ -16,7 +16,6 @@ from jax import Array
 import flowlin as fl
 from flowlin._tools.series import bracket_root
 from flowlin.engine.kinks.kink_policies import IgnoreKinks
-from flowlin.engine.recorder import Recorder
 from flowlin.events import watch
 from flowlin.events.crossings import StepCrossings
 from flowlin.events.path import StepPath
@@ -27,8 +26,6 @@ from flowlin.events.watch import Observer
 from flowlin.record.event_log import Unresolved
 from flowlin.training.objective import FullData
 from flowlin.training.problem import Problem
-from flowlin.training.rules import VectorField
-from tests.zoo import jit
 
 # One mode whose strength a(t) rises from 0.01 to 1: a = 1 / (1 + 99 exp(-2 t)).
 RISING = fl.Task([[1.0]], [[1.0]])
@@ -77,9 +74,10 @@ class Swing(eqx.Module):
         return jnp.sin(self.k * strength(network))
 
 
-def swinging(k, **options):
-    event = fl.Crossing(Swing(jnp.asarray(k, float)))
-    return fl.gradient_flow(small(), RISING, T1, events=(event,), **options)
+def swinging(k, t1=T1, **options):
+    """All of these runs are one program, in logs of 1,024 events."""
+    options |= {"events": fl.Crossing(Swing(jnp.asarray(k, float))), "solver": diffrax.Dopri8()}
+    return fl.gradient_flow(small(), RISING, t1, **options)
 
 
 def gaps(network, task):
@@ -188,13 +186,13 @@ def test_kinks_touches_and_jumps(runs):
 @pytest.mark.slow
 def test_what_is_too_fast_is_reported_in_log_stats_and_by_a_warning(tmp_path):
     with pytest.warns(fl.CrossingsWarning, match="crossings may be missing from the log"):
-        flow = swinging(1e9, max_events=2**18)
+        flow = swinging(1e9, t1=1.0)
     doubts = flow.events.unresolved
     assert int(flow.stats["unresolved_crossings"]) == int(doubts.count) > 0
     start, end = np.asarray(doubts.start), np.asarray(doubts.end)
     real = np.isfinite(start)
     assert np.all((start < end)[real])
-    assert np.all(end[real] <= T1)
+    assert np.all(end[real] <= 1.0)
     flow.save(tmp_path / "flow.npz")
     again = fl.load(tmp_path / "flow.npz").events.unresolved
     assert np.array_equal(again.start, doubts.start)
@@ -202,12 +200,6 @@ def test_what_is_too_fast_is_reported_in_log_stats_and_by_a_warning(tmp_path):
 
 def test_a_file_without_the_field_still_loads():
     assert not fl.EventLog._fields_from_file({"unresolved": None})["unresolved"].count
-
-
-@pytest.mark.slow
-def test_the_same_under_jit():
-    flow = jit(lambda k: swinging(k, max_events=128, max_steps=64))(200.0)
-    assert (int(flow.events.count), int(flow.stats["unresolved_crossings"])) == (63, 0)
 
 
 @pytest.mark.slow
@@ -257,27 +249,6 @@ def test_parts_follow_each_other_without_gaps():
 # ---- The search within one step.
 
 
-@pytest.mark.slow
-def test_two_crossings_within_one_step_are_found():
-    # The weight is exp(-t). In steps of 1.0 the parabola is negative for 0.26 around t = 2.55,
-    # inside the third step.
-    network, relaxing = fl.LinearNetwork((np.ones((1, 1)),)), fl.Task([[1.0]], [[0.0]])
-    event = fl.Crossing(lambda n, task: (jnp.log(n.weights[0][0, 0]) + 2.55) ** 2 - 0.13**2)
-    goal = FullData(relaxing, fl.SquaredError())
-    watches = tuple(event.watches(posed(network, relaxing), goal, IgnoreKinks()))
-    recorder = Recorder(diffrax.Dopri8(), Observer(watches, network), 8, "lax")
-    solution = diffrax.diffeqsolve(
-        diffrax.ODETerm(VectorField(goal, network, jnp.ones(()))),
-        recorder, 0.0, 4.0, 1.0, network.parameters,
-        saveat=diffrax.SaveAt(solver_state=True),
-        stepsize_controller=diffrax.ConstantStepSize(),
-    )  # fmt: skip
-    log = solution.solver_state.log
-    assert solution.stats["num_steps"] == 4
-    assert int(log.count) == 2
-    assert np.allclose(np.sort(log.time[:2]), [2.42, 2.68], atol=1e-4)
-
-
 def test_bracketed_root_is_tight_and_cheap():
     for f, root in (
         (lambda t: jnp.tanh(30 * (t - 0.3)), 0.3),
@@ -301,13 +272,13 @@ def one_step(network, solver):
     return StepPath(solver.interpolation_cls, *span, dense, network.parameters)
 
 
-WAYS = [(h, s) for h in ((), (5,), (5, 4)) for s in (diffrax.Euler(), diffrax.Dopri8(), fl.RKC())]
-QUICK = WAYS[4]
+# Each depth and each interpolation once.
+QUICK = ((5,), diffrax.Dopri8())
+WAYS = [((), diffrax.Euler()), ((5, 4), diffrax.Dopri8()), ((5,), fl.RKC())]
 
 
 @pytest.mark.parametrize(
-    ("hidden", "solver"),
-    [QUICK, *(pytest.param(*way, marks=pytest.mark.slow) for way in WAYS if way is not QUICK)],
+    ("hidden", "solver"), [QUICK, *(pytest.param(*way, marks=pytest.mark.slow) for way in WAYS)]
 )
 def test_a_mode_strength_along_a_step_needs_no_matrices(tree, hidden, solver):
     """Reduced to one input and one output the network has the strength that it has in full."""
@@ -331,13 +302,14 @@ def test_a_mode_strength_along_a_step_needs_no_matrices(tree, hidden, solver):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("hidden", "kinks"), [((6,), fl.IgnoreKinks()), ((6, 5), fl.SmoothKinks(1e-2))]
-)
-def test_one_component_agrees_with_all(hidden, kinks):
-    """The cheap single component has the sign of the full array, and its value where it has one."""
+def test_one_component_agrees_with_all():
+    """The cheap single component has the sign of the full array, and its value where it has one.
+
+    Of a network without rounded kinks `test_all_crossings_of_a_wild_step` finds the same crossings.
+    """
+    kinks = fl.SmoothKinks(1e-2)
     task = fl.tasks.teacher(9, (2.0, 1.0, 0.5), key=jax.random.key(4))
-    network = fl.ReLUNetwork.init(task, hidden, 0.3, key=jax.random.key(5))
+    network = fl.ReLUNetwork.init(task, (6, 5), 0.3, key=jax.random.key(5))
     modes = fl.theory.modes(task, 1.0)
     events = (
         GateSwitches(),
@@ -367,7 +339,7 @@ def test_one_component_agrees_with_all(hidden, kinks):
     every, one, other = values()
     assert jnp.array_equal(every > 0, one > 0)
     assert 0 < int(jnp.sum(one > 0)) < len(every)
-    gates = sum(network.hidden) * 9 * (1 if kinks.width is None else 2)
+    gates = 2 * sum(network.hidden) * 9
     assert jnp.allclose(every[:gates], one[:gates], rtol=1e-12)
     assert jnp.allclose(one, other, rtol=1e-11, atol=1e-14)
 
@@ -396,7 +368,7 @@ def wild_step(observer, network, key):
 
 
 def found_and_true(events, network, keys, grid=2001):
-    """Numbers of crossings per component, found and on a grid, (K, C) each; and all brackets."""
+    """By event: numbers of crossings per component, found and on a grid, (K, C) each."""
     goal, kinks = FullData(SAMPLES, fl.SquaredError()), IgnoreKinks()
     watches = tuple(user_watches(events, posed(network, SAMPLES), goal, kinks))
     observer = Observer(watches, network)
@@ -414,28 +386,31 @@ def found_and_true(events, network, keys, grid=2001):
 
     numbers, true, doubts = jax.lax.map(one, keys)
     assert int(jnp.sum(doubts)) == 0
-    return np.asarray(numbers), np.asarray(true)
+    ends = np.cumsum([seen.channel.size for seen in watches])[:-1]
+    return zip(*(np.split(np.asarray(a), ends, axis=1) for a in (numbers, true)), strict=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gates", "units", "modes", "smooth"])
+@pytest.mark.parametrize("kind", ["relu", "linear"])
 def test_all_crossings_of_a_wild_step(kind, monkeypatch):
+    """Of gates, of units and of modes, where they are polynomials and where they are not."""
     monkeypatch.setattr("flowlin.events.order_statistics.UNIT_BATCH", 4)  # below their number
-    modes = fl.theory.modes(SAMPLES, 1.0)
-    relu = fl.ReLUNetwork.init(SAMPLES, 6, key=jax.random.key(5))
-    linear = fl.LinearNetwork.init(SAMPLES, (6, 5), key=jax.random.key(5))
-    units = (fl.UnitSwitches(0.0), fl.UnitSwitches(0.3))
+    hits = fl.ModeHits(fl.theory.modes(SAMPLES, 1.0), 0.1)
+    units = fl.UnitSwitches(0.0), fl.UnitSwitches(0.3)
     events, network = {
-        "gates": ((GateSwitches(),), relu),
-        "units": (units, relu),
-        "modes": ((fl.ModeHits(modes, 0.1),), linear),
-        "smooth": ((fl.ModeHits(modes, 0.1),), relu),
+        "relu": (
+            (GateSwitches(), *units, hits),
+            fl.ReLUNetwork.init(SAMPLES, 6, key=jax.random.key(5)),
+        ),
+        "linear": ((hits,), fl.LinearNetwork.init(SAMPLES, 6, key=jax.random.key(5))),
     }[kind]
-    found, true = found_and_true(events, network, jax.random.split(jax.random.key(0), 40))
-    assert np.max(true) > 1  # double crossings within a step
-    # A pair of crossings closer than the grid is not on it.
-    assert np.all(found >= true)
-    assert np.mean(found != true) < 0.01
+    kinds = list(found_and_true(events, network, jax.random.split(jax.random.key(0), 40)))
+    assert len(kinds) >= len(events)
+    for found, true in kinds:
+        assert np.max(true) > 1  # double crossings within a step
+        # A pair of crossings closer than the grid is not on it.
+        assert np.all(found >= true)
+        assert np.mean(found != true) < 0.01
 
 
 @pytest.mark.slow
@@ -458,7 +433,8 @@ def test_looks_where_modes_are_near_find_what_looks_everywhere_find(monkeypatch,
     task = fl.Task(x, np.maximum(x @ rng.normal(size=(5, 3)), 0) + 0.1 * rng.normal(size=(1200, 3)))
     network = fl.ReLUNetwork.init(task, 12, 1e-2, key=jax.random.key(seed))
     modes = fl.theory.modes(task, network)
-    events = [fl.ModeHits(modes, share=q, name=f"{q}") for q in (0.1, 0.5, 0.9)]
+    shares = {"one": np.array([0.1, 0.5, 0.9]), "other": np.array([0.9, 0.1, 0.5])}
+    events = [fl.ModeHits(modes, share=share, name=name) for name, share in shares.items()]
 
     def run(**how):
         return fl.gradient_flow(
@@ -491,9 +467,10 @@ def test_a_calm_mode_is_looked_at_by_its_speed_before():
     path = StepPath(kind, jnp.asarray(0.0), jnp.asarray(1.0), dense, moved(1.0))
     before = observer(moved(1.0))
 
+    @jax.jit
     def found(speed):
         step = StepCrossings(observer, path, moved(1.0), None, before, jnp.full_like(before, speed))
-        return int(step.find_crossings(Brackets.empty(1, Unresolved.empty(before.dtype)))[0].count)
+        return step.find_crossings(Brackets.empty(1, Unresolved.empty(before.dtype)))[0].count
 
     # a = w^2 with w = 1 + t (1 - t): 1.56 in the middle, slope 2 at the ends.
     assert found(2.0) == 2

@@ -16,7 +16,7 @@ from tests.zoo import jit
 END, SAMPLES = 10.0, 4
 # One to five units in one to three hidden layers; the first is of the first tier, too. A shape is
 # a program of up to 40 s of compiling: `benchmarks/deep_walk.py --shapes` has others.
-SHAPES = ("1-1-1-1", "1-2-1-2-1", "1-3-2-2", "3-5-1")
+SHAPES = ("1-1-1-1", "2-2-1-2-1", "1-3-2-2", "3-5-1")
 TRACED = SHAPES[1:3]
 
 
@@ -58,10 +58,10 @@ def flattened(weights, k=None):
     return np.concatenate([np.ravel(w if k is None else w[k]) for w in weights])
 
 
-def ends_of_descent(draws, rate):
+def ends_of_descent(draws, rate, end=END):
     """Final weights of descent from each of these draws, a row each."""
     both = [jax.tree.map(lambda *a: jnp.stack(a), *these) for these in zip(*draws, strict=True)]
-    weights = descents(*both, rate, round(END / rate))[0]
+    weights = descents(*both, rate, round(end / rate))[0]
     return [flattened(weights, k) for k in range(len(draws))]
 
 
@@ -78,11 +78,11 @@ def traced_walk(network, task):
     pairs are not. Where others have compiled both, or with one hidden layer, that is less.
     """
     kinks = fl.ExactKinks(slots=16)
-    return fl.gradient_flow(network, task, END, kinks=kinks, rtol=1e-9, throw=False)
+    return fl.gradient_flow(network, task, END, kinks=kinks, rtol=1e-9, throw=False, max_steps=4096)
 
 
 def has_branch(flow):
-    """Whether the log says that the walk is one of several; with one layer it never is."""
+    """Whether the log says that the walk is one of several."""
     names = [channel.name for channel in flow.events.channels]
     return "branch" in names and bool(np.any(np.isfinite(flow.events.select("branch").time)))
 
@@ -120,7 +120,7 @@ def first_draws():
 def test_no_walk_is_silently_elsewhere(first_draws):
     silent, distances = first_draws
     assert not silent
-    assert len(distances) > 15
+    assert len(distances) > 17  # all but two: with a branch, or undecided
     # First order: a tenth of the rate, a tenth of the distance.
     slow, fast = np.sum(distances, axis=0)
     assert fast < 0.2 * slow
@@ -131,9 +131,67 @@ def test_no_walk_is_silently_elsewhere(first_draws):
 def test_no_walk_of_many_is_silently_elsewhere(shape):
     silent, distances = silently_off(shape, range(20, 80), traced_walk if shape in TRACED else walk)
     assert not silent
-    assert len(distances) > 40
+    assert len(distances) > 56
     slow, fast = np.sum(distances, axis=0)
     assert fast < 0.2 * slow
+
+
+@pytest.fixture(scope="module")
+def of_eight_units():
+    """Two layers of four units on ten samples: draws by their seed, in one program."""
+    x, y = jax.random.split(jax.random.key(7))
+    task = fl.Task(jax.random.normal(x, (10, 3)), jax.random.normal(y, (10, 3)))
+
+    def start(seed):
+        key = jax.random.key(seed)
+        return fl.ReLUNetwork.init(task, (4, 4), 0.3, bias=False, key=key), task
+
+    return start
+
+
+@pytest.mark.slow
+def test_walks_go_on_where_400_steps_of_descent_do_not_tell_all(of_eight_units):
+    """A pair slides that is on in one of thousands of steps, or comes back slowly from before.
+
+    And the z of units that die are rounding. What is left open has a branch.
+    """
+    draws = [of_eight_units(seed) for seed in (13, 14, 15, 16, 22, 39)]
+    flows = [exact(network, task, 2 * END, 1e-8, throw=False) for network, task in draws]
+    assert all(bool(flow.result == fl.RESULTS.successful) for flow in flows)
+    slow, fast = (ends_of_descent(draws, rate, 2 * END) for rate in (1e-3, 1e-4))
+    ends = [flattened(flow.final.weights) for flow in flows]
+    far, near = (np.abs(np.array(found) - ends).max(axis=1) for found in (slow, fast))
+    follows = near < np.maximum(0.2 * far, 1e-4)
+    assert np.sum(follows) >= 5, (far, near)
+    assert all(has_branch(flow) for flow, same in zip(flows, follows, strict=True) if not same)
+
+
+@pytest.mark.slow
+def test_a_walk_that_ends_undecided_names_the_pairs_at_their_kinks(of_eight_units):
+    network, task = of_eight_units(36)
+    said = (
+        r"At t = 6.34.* 4 pairs are at their kinks: unit 0 of weights\[1\], sample 7; .*, sample 0"
+    )
+    with pytest.raises(fl.RunError, match=said):
+        exact(network, task, 2 * END, 1e-8)
+
+
+@pytest.mark.slow
+def test_weights_that_are_zero_but_for_rounding_are_at_their_kinks():
+    """A unit is switched off where its only weight passes zero, and keeps 9e-17 of it.
+
+    Its z, on the wrong side by rounding, grows with its input: no event, over and over again.
+    """
+    rng = np.random.default_rng([125, 2, 2, 1, 2, 1])
+    task = fl.Task(rng.normal(size=(SAMPLES, 2)), rng.normal(size=(SAMPLES, 1)))
+    shapes = (2, 2), (1, 2), (2, 1), (1, 2)
+    network = fl.ReLUNetwork(tuple(rng.normal(size=shape) for shape in shapes), (None,) * 4)
+    flow = traced_walk(network, task)
+    assert bool(flow.result == fl.RESULTS.successful)
+    assert 0 < abs(float(flow.final.weights[2][1, 0])) < 1e-15
+    assert int(flow.stats["num_steps"]) < 100
+    (end,) = ends_of_descent([(network, task)], 1e-4)
+    assert np.max(np.abs(flattened(flow.final.weights) - end)) < 1e-3
 
 
 @pytest.fixture(scope="module")

@@ -80,20 +80,31 @@ def test_of_an_mlp_it_is_the_gated_network_of_its_weights():
 
 
 @pytest.mark.slow
-def test_its_flow_is_the_modules_until_a_gate_switches(pooled):
-    module, task = pooled
-    gated = fl.GatedModule.frozen(module, task)
-    np.testing.assert_array_equal(gated.outputs(task.x), jax.vmap(module)(task.x))
-    first = float(fl.gradient_flow(module, task, 2.0, rtol=RTOL).events.select("gate").time[0])
+def test_its_flow_is_the_modules_until_a_gate_switches():
+    """The walk of the module is that of the network of its weights, which is known."""
+    module, own = mlp(), fl.ReLUNetwork.of(mlp())
+    gated = fl.GatedModule.frozen(module, XOR)
+    walk = fl.gradient_flow(own, XOR, 3.0, rtol=RTOL)
+    first = float(walk.events.select("gate").time[0])
     off = []
-    for end in (0.99 * first, 2.0):
-        pair = [fl.gradient_flow(one, task, end, rtol=RTOL).final for one in (module, gated)]
-        moved, held = jax.vmap(pair[0])(task.x), pair[1].outputs(task.x)
+    for end in (0.99 * first, 3.0):
+        pair = [fl.gradient_flow(one, XOR, end, rtol=RTOL).final for one in (own, gated)]
+        moved, held = (one.outputs(XOR.x) for one in pair)
         off.append(float(jnp.abs(moved - held).max()))
     assert off[0] < of_flow(RTOL)
     assert off[1] > 1e3 * of_flow(RTOL)
+
+
+@pytest.mark.slow
+def test_it_computes_maps_and_steps_as_the_module_does(pooled):
+    module, task = pooled
+    gated = fl.GatedModule.frozen(module, task)
+    np.testing.assert_array_equal(gated.outputs(task.x), jax.vmap(module)(task.x))
     ours, theirs = (fl.measures.effective_map(one, task) for one in (gated, module))
     np.testing.assert_allclose(ours.matrix, theirs.matrix, atol=ROUNDING)
+    runs = [fl.gradient_descent(one, task, 0.01, 1) for one in (gated, module)]
+    for a, b in zip(*(jax.tree.leaves(run.model.parameters) for run in runs), strict=True):
+        np.testing.assert_allclose(a, b, atol=ROUNDING)
 
 
 def test_a_file_needs_the_module_for_its_functions(pooled, tmp_path):

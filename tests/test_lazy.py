@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ lazy = fl.theory.lazy
 TREE = fl.tasks.hierarchy(2)
 TIMES = np.array([0.0, 0.3, 2.0, 15.0])
 KEY = jax.random.key(0)
+TSIT = diffrax.Tsit5()  # by name: no other one is tried, which is another program
 
 
 def mlp(seed=0):
@@ -96,7 +98,7 @@ def test_the_flow_itself_where_outputs_are_linear_in_the_weights():
     rest = jax.tree.map(lambda _: False, gated)
     first = eqx.tree_at(lambda n: (n.weights[0], n.biases[0]), rest, (True, True))
     ts = TIMES[:3]
-    flow = fl.gradient_flow(gated, TREE, 2.0, ts=ts, rtol=1e-12, trainable=first)
+    flow = fl.gradient_flow(gated, TREE, 2.0, ts=ts, rtol=1e-12, trainable=first, solver=TSIT)
     found = lazy(gated, TREE, trainable=first)
     error = found.error(flow)
     assert float(error[-1]) < 1e-10
@@ -114,7 +116,8 @@ def test_flows_become_lazy_as_one_over_alpha():
     ts, errors, weights = np.array([0.0, 1e-3, 2e-3, 3.0]), [], []
     for alpha in (8.0, 64.0):
         found = lazy(mlp(), TREE, 0.5, alpha=alpha)
-        flow = fl.gradient_flow(found.scaled, TREE, 3.0, tau=alpha**2 / 2, ts=ts, rtol=1e-11)
+        how = {"ts": ts, "rtol": 1e-11, "solver": TSIT}
+        flow = fl.gradient_flow(found.scaled, TREE, 3.0, tau=alpha**2 / 2, **how)
         errors.append(found.error(flow))
         moved = found.network(ts)
         weights.append(eqx.filter_vmap(fl.distance)(moved, flow.networks.network))

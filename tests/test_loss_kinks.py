@@ -1,5 +1,6 @@
 """Exact walks through the kinks of a user's own loss: hinge, L1, and others with a maximum."""
 
+import re
 from typing import Any
 
 import equinox as eqx
@@ -91,13 +92,24 @@ def test_it_stays_where_it_starts_at_the_kink_and_for_ever():
     assert int(late.stats["num_steps"]) < 100
 
 
+def among_points(task, t1, start=0.0, decay=0.0, **options):
+    """With decay in all of them, so that they are one program."""
+    return walk(slope(start), task, t1, weight_decay=decay, **options)
+
+
 @pytest.mark.slow
 def test_weight_decay_pulls_it_out_where_it_is_the_stronger():
-    """Of dw/dt = 2 - lambda w: 2 / lambda below 1/2 is where it rests, and above it the kink is."""
-    for decay, rests in ((0.3, 0.5), (8.0, 0.25)):
-        for start in (0.0, 0.5):
-            flow = walk(slope(start), ONE, 10.0, weight_decay=decay)
+    """Of dw/dt = 1 - lambda w up to 1, and 1/3 - lambda w beyond it.
+
+    1 / lambda below 1 is where it rests, and the kink at 1 where lambda is between 1/3 and 1.
+    """
+    task = on_points([1.0, 1.0, 1.0])
+    for decay, rests in ((0.5, 1.0), (8.0, 0.125)):
+        for start in (0.0, 1.0):
+            flow = among_points(task, 10.0, start, decay)
             assert float(flow.final.w[0]) == pytest.approx(rests, rel=of_flow(RTOL))
+            if (decay, start) == (0.5, 0.0):
+                np.testing.assert_allclose(flow.events.time, 2 * np.log(2), rtol=of_flow(RTOL))
 
 
 @pytest.mark.slow
@@ -110,7 +122,7 @@ def test_weight_decay_pulls_it_out_where_it_is_the_stronger():
     ],
 )
 def test_several_samples_go_to_their_weighted_median(weights, times, rests):
-    flow = walk(slope(0.0), on_points(weights), 10.0)
+    flow = among_points(on_points(weights), 10.0)
     assert float(flow.final.w[0]) == pytest.approx(rests, rel=of_flow(RTOL))
     log = flow.events.select("gate")
     np.testing.assert_allclose(log.time, times, rtol=of_flow(RTOL))
@@ -121,7 +133,8 @@ def test_several_samples_go_to_their_weighted_median(weights, times, rests):
 @pytest.mark.slow
 def test_equal_samples_share_a_kink():
     """At w = 1 two of three are pinned as one; their kinks are one, and so is their slide."""
-    flow = walk(slope(0.0), fl.Task(np.ones((3, 1)), POINTS[[0, 0, 2]], weights=np.ones(3)), 10.0)
+    task = fl.Task(np.ones((3, 1)), POINTS[[0, 0, 2]], weights=np.ones(3))
+    flow = among_points(task, 10.0)
     assert float(flow.final.w[0]) == pytest.approx(1.0, rel=of_flow(RTOL))
     assert [row[2] for row in np.asarray(flow.events.index).tolist()] == [0, 1]
     assert list(flow.events.new) == [0, 0]
@@ -143,7 +156,7 @@ def test_float32():
 def test_constants_of_kinks_are_told_apart_beside_large_inputs():
     """Those of 1 - x w, 2 - x w and 4 - x w: at w of size one they differ by less than rounding."""
     task = fl.Task(np.full((3, 1), 1e15), POINTS, weights=np.ones(3))
-    flow = walk(slope(0.0), task, 1e-29)
+    flow = among_points(task, 1e-29)
     assert 1e15 * float(flow.final.w[0]) == pytest.approx(2.0, rel=of_flow(RTOL))
     assert list(flow.events.new) == [-1, 0]
 
@@ -215,7 +228,7 @@ def test_the_kinks_of_the_loss_are_no_hidden_layer(walked):
         flow.linearization(layer=1)
     assert "layer 1" not in repr(flow)
     with pytest.raises(ValueError, match="all kinks are the loss's, of Slope: abs of loss"):
-        walk(slope(0.0), ONE, 1.0).linearization()
+        among_points(on_points([1.0, 1.0, 1.0]), 10.0).linearization()
 
 
 @pytest.mark.slow
@@ -323,7 +336,7 @@ def test_layers_with_time_constants_of_their_own_walk_by_the_closed_form():
 @pytest.mark.slow
 def test_a_network_walks_as_the_module_of_its_weights(walked, tmp_path):
     model, task, flow = walked
-    own = walk(fl.ReLUNetwork.of(model), task, END, hinge)
+    own = walk(fl.ReLUNetwork.of(model), task, END, hinge, weight_decay=np.zeros(2))
     assert [row["index"] for row in own.events.table()] == [
         row["index"] for row in flow.events.table()
     ]
@@ -338,7 +351,9 @@ def test_a_network_walks_as_the_module_of_its_weights(walked, tmp_path):
 @pytest.mark.slow
 def test_descent_comes_to_a_leaky_network_with_decay_and_a_bias_strength():
     task = classes(3)
-    network = fl.ReLUNetwork.init(task, 3, 0.5, bias_strength=0.7, slope=0.2, key=jax.random.key(3))
+    network = fl.ReLUNetwork.init(
+        task, 4, 0.5, (True, True), bias_strength=0.7, slope=0.2, key=jax.random.key(3)
+    )
     how: Any = {"loss": hinge, "weight_decay": np.array([0.1, 0.0])}
     flow = walk(network, task, 4.0, **how)
     assert np.any(np.asarray(flow.events.new) == 0)
@@ -358,12 +373,9 @@ def test_descent_comes_to_a_leaky_network_with_decay_and_a_bias_strength():
 @pytest.mark.filterwarnings("error::flowlin.KinksWarning")
 def test_smooth_kinks_round_those_of_the_loss_too():
     """To within the width of z = 1 - 2 w, at whose middle the rounded |z| has its bottom."""
-    for model in (slope(0.0), LINEAR):
-        flow = walk(model, ONE, 3.0, kinks=fl.SmoothKinks(1e-3), rtol=1e-6)
-        assert flow.stats["kinks"] == "SmoothKinks(width=0.001)"
-        assert float(
-            flow.final.outputs(ONE.x)[0, 0] if model is LINEAR else 2 * flow.final.w[0]
-        ) == (pytest.approx(1.0, abs=1e-3))
+    flow = walk(LINEAR, ONE, 3.0, kinks=fl.SmoothKinks(1e-3), rtol=1e-6)
+    assert flow.stats["kinks"] == "SmoothKinks(width=0.001)"
+    assert float(flow.final.outputs(ONE.x)[0, 0]) == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.mark.filterwarnings("error")
@@ -388,6 +400,22 @@ def test_a_loss_that_is_not_known_is_named_where_its_steps_shrink():
     assert because in flow.stats["kinks_because"]
     with pytest.raises(fl.RunError, match=f"`max_steps` = 300.*{because}.*jnp.maximum"):
         walk(slope(0.0), ONE, 1.0, loss=chosen, max_steps=300)
+
+
+def test_a_root_in_the_loss_is_no_smooth_operation():
+    """|z| as sqrt(z**2) was told as smooth, so that its flow crept at the kink for no reason."""
+    because = r"`loss` = rooted: `sqrt` in loss has a kink at zero, .* write \|z\| as jnp.abs"
+    for rooted in (
+        lambda output, target: jnp.sum(jnp.sqrt((output - target) ** 2)),
+        lambda output, target: jnp.linalg.norm(output - target),
+    ):
+        rooted.__name__ = "rooted"
+        flow = walk(slope(0.0), ONE, 0.1, loss=rooted)
+        assert re.search(because, flow.stats["kinks_because"])
+    with pytest.raises(fl.RunError, match=f"shrank to nothing at t = 0.25 .*{because}"):
+        walk(slope(0.0), ONE, 1.0, loss=rooted)
+    smooth = walk(slope(0.0), ONE, 1.0, loss=lambda a, b: jnp.sqrt(jnp.sum((a - b) ** 2) + 1e-2))
+    assert "not known" not in smooth.stats["kinks_because"]
 
 
 def test_a_loss_compares_with_an_array_that_it_holds():

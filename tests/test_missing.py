@@ -1,11 +1,14 @@
 """Weights of entries, (P, N_out), and targets that are missing: those of weight zero."""
 
+import functools
+
 import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
 import flowlin as fl
@@ -102,29 +105,34 @@ def test_equal_columns_run_from_samples_as_weights_of_samples_from_statistics():
 # ---- Runs
 
 
+START = relu(TASK, seed=12)
+
+
+@functools.cache
+def in_small_steps(step):
+    """The network at t = 4."""
+    return by_hand(START, TAU, DECAY).limit(4.0, step)
+
+
 @pytest.mark.slow
 def test_a_walk_is_the_limit_of_small_steps():
-    network = relu(TASK, seed=12)
-    flow = fl.gradient_flow(network, TASK, 4.0, tau=TAU, weight_decay=DECAY, rtol=1e-10)
+    flow = fl.gradient_flow(START, TASK, 4.0, tau=TAU, weight_decay=DECAY, rtol=1e-10)
     assert len(flow.events) > 0
-    hand = by_hand(network, TAU, DECAY)
-    errors = [apart(flow.final, hand.limit(4.0, step)) for step in (10 * STEP, STEP)]
+    errors = [apart(flow.final, in_small_steps(step)) for step in (10 * STEP, STEP)]
     assert errors[1] < 0.2 * errors[0] < 1e-3
     assert float(flow.losses[-1]) == pytest.approx(entry_by_entry(flow.final, MEAN), rel=1e-10)
 
 
 @pytest.mark.slow
 def test_averaged_kinks():
-    network = relu(TASK, seed=12)
-    flow = fl.gradient_flow(
-        network, TASK, 4.0, tau=TAU, weight_decay=DECAY, kinks=fl.AveragedKinks()
-    )
-    assert apart(flow.final, by_hand(network, TAU, DECAY).limit(4.0, STEP)) < 3e-4
+    how = {"tau": TAU, "weight_decay": DECAY, "kinks": fl.AveragedKinks()}
+    flow = fl.gradient_flow(START, TASK, 4.0, **how)
+    assert apart(flow.final, in_small_steps(STEP)) < 3e-4
 
 
 @pytest.mark.slow
 def test_a_deep_linear_network_completes_a_matrix():
-    """Entries of a matrix of rank one, against Diffrax on the loss written by hand."""
+    """Entries of a matrix of rank one, against SciPy on the velocity written by hand."""
     size, rng = 4, np.random.default_rng(0)
     matrix = np.outer(rng.normal(size=size), rng.normal(size=size))
     known = rng.uniform(size=(size, size)) < 0.6
@@ -133,20 +141,17 @@ def test_a_deep_linear_network_completes_a_matrix():
     network = fl.LinearNetwork.init(task, (size, size), 0.1, bias=False, key=jax.random.key(1))
     flow = fl.gradient_flow(network, task, 8.0, rtol=1e-10, ts=[2.0, 8.0])
 
-    def velocity(t, w, args):
-        def loss(w):
-            return jnp.sum(there * (w[2] @ w[1] @ w[0] - matrix) ** 2) / 2 / (there.sum() / size)
+    def velocity(_, flat):
+        a, b, c = flat.reshape(3, size, size)
+        slope = there * (c @ b @ a - matrix) / (there.sum() / size)
+        return -np.stack([b.T @ c.T @ slope, c.T @ slope @ a.T, slope @ a.T @ b.T]).ravel()
 
-        return jax.tree.map(jnp.negative, jax.grad(loss)(w))
-
-    found = diffrax.diffeqsolve(
-        diffrax.ODETerm(velocity), diffrax.Dopri8(), 0.0, 8.0, None, network.weights,
-        saveat=diffrax.SaveAt(ts=jnp.array([2.0, 8.0])),
-        stepsize_controller=diffrax.PIDController(rtol=1e-11, atol=1e-13),
-    )  # fmt: skip
-    assert found.ys is not None
-    for a, b in zip(flow.networks.weights, found.ys, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-8)
+    known = solve_ivp(
+        velocity, (0, 8.0), np.stack(network.weights).ravel(), "DOP853", t_eval=[2.0, 8.0],
+        rtol=1e-11, atol=1e-13,
+    ).y.T.reshape(2, 3, size, size)  # fmt: skip
+    for k, weights in enumerate(flow.networks.weights):
+        np.testing.assert_allclose(weights, known[:, k], atol=1e-8)
 
 
 @pytest.mark.slow
@@ -213,20 +218,28 @@ def test_sharpness_is_that_of_the_hessian():
         outputs = network.with_parameters(shape(w)).outputs(X)
         return jnp.sum(WEIGHTS * (outputs - Y) ** 2) / 2 / (WEIGHTS.sum() / 3)
 
-    wanted = np.linalg.eigvalsh(jax.hessian(loss)(flat))[-1]
+    wanted = np.linalg.eigvalsh(jax.jit(jax.hessian(loss))(flat))[-1]
     np.testing.assert_allclose(fl.measures.sharpness(network, TASK), wanted, 1e-6)
 
 
 @pytest.mark.slow
 def test_the_early_phase_is_that_of_small_weights():
-    """Halving the start doubles the time that is left to the lazy phase: rates are the same."""
-    key = jax.random.key(3)
-    network = fl.ReLUNetwork.init(TASK, 4, 1e-10, bias=(True, False), key=key)
-    early = fl.theory.early_phase(network, TASK, t1=1.0)
-    flow = fl.gradient_flow(network, TASK, 1.0, rtol=1e-10)
-    assert apart(early.network(1.0), flow.final) < 1e-8
+    """By SciPy, in units of the start: the steps of its error control find the kinks."""
+    size, key = 1e-5, jax.random.key(3)
+    network = fl.ReLUNetwork.init(TASK, 4, size**2, bias=(True, False), key=key)
+    early = fl.theory.early_phase(network, TASK, t1=1.0, slots=4)
+    flat, shape = ravel_pytree(network.parameters)
+    hand = by_hand(network)
+
+    def velocity(_, y):
+        arrays = jax.tree.leaves(shape(size * y))
+        return np.concatenate([v.ravel() for v in hand(arrays)[1]]) / size
+
+    found = solve_ivp(velocity, (0, 1.0), flat / size, "DOP853", rtol=1e-11, atol=1e-11)
+    end = network.with_parameters(shape(size * found.y[:, -1]))
+    assert apart(early.network(1.0), end) < 1e-8
     assert float(early.overlap(1.0)) == pytest.approx(
-        float(np.sum(WEIGHTS * Y * flow.final.outputs(X)) / np.sum(WEIGHTS * Y**2)), rel=1e-7
+        float(np.sum(WEIGHTS * Y * end.outputs(X)) / np.sum(WEIGHTS * Y**2)), rel=1e-7
     )
 
 
@@ -273,14 +286,20 @@ def test_weights_of_entries_travel_with_the_samples(tmp_path):
 def test_weights_of_entries_can_be_mapped_over_and_differentiated():
     network = linear(TASK)
 
-    def end(weights):
+    def end(weights, **how):
         task = fl.Task(X, Y, weights=weights)
-        return fl.gradient_flow(network, task, 1.0, rtol=1e-9, max_steps=64).losses[-1]
+        return fl.gradient_flow(network, task, 1.0, rtol=1e-9, max_steps=64, **how).losses[-1]
 
-    stacked = jnp.stack([WEIGHTS, WEIGHTS + 1.0])
-    together = jit(jax.vmap(end))(stacked)
-    np.testing.assert_allclose(together, [end(one) for one in stacked], rtol=1e-12)
     along = np.random.default_rng(1).normal(size=WEIGHTS.shape)
-    slope = float(jnp.vdot(jit(jax.grad(end))(stacked[1]), along))
-    ahead, behind = (float(end(stacked[1] + s * along)) for s in (1e-5, -1e-5))
-    assert slope == pytest.approx((ahead - behind) / 2e-5, rel=1e-6)
+    stacked = jnp.stack([WEIGHTS + 1.0, WEIGHTS + 1.0 + 1e-5 * along, WEIGHTS + 1.0 - 1e-5 * along])
+
+    @jit
+    @jax.vmap
+    def value_and_slope(weights):
+        forward = functools.partial(end, adjoint=diffrax.ForwardMode())
+        return jax.jvp(forward, (weights,), (jnp.asarray(along),))
+
+    together, slopes = value_and_slope(stacked)
+    alone = [float(end(one)) for one in stacked]
+    np.testing.assert_allclose(together, alone, rtol=1e-12)
+    assert float(slopes[0]) == pytest.approx((alone[1] - alone[2]) / 2e-5, rel=1e-6)

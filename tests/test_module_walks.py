@@ -40,6 +40,9 @@ def slope_and_error(model, task, flow, rates=(4e-3, 1e-4)):
     return np.log(found[0] / found[1]) / np.log(rates[0] / rates[1]), found[1]
 
 
+SHAPES = (2, 1), (2, 2), (1, 2)  # of weights
+
+
 class NoBiases(eqx.Module):
     """Layers without biases."""
 
@@ -51,38 +54,20 @@ class NoBiases(eqx.Module):
         return self.weights[-1] @ x
 
 
-class Pooled(eqx.Module):
-    """A convolution, max pooling, and a readout: windows of dead pairs are ties."""
-
-    filters: eqx.nn.Conv1d
-    readout: eqx.nn.Linear
-
-    def __init__(self, key):
-        one, two = jax.random.split(key)
-        self.filters = eqx.nn.Conv1d(1, 2, 2, use_bias=False, key=one)
-        self.readout = eqx.nn.Linear(4, 1, use_bias=False, key=two)
-
-    def __call__(self, x):
-        h = jax.nn.relu(self.filters(x[None]))
-        return self.readout(jnp.max(h.reshape(2, 2, 2), axis=2).ravel())
-
-
 class Image(eqx.Module):
-    """Two convolutions of a 6 x 6 image and max pooling."""
+    """A convolution of 5 x 5 pixels, max pooling, a readout: windows of dead pairs are ties."""
 
     first: eqx.nn.Conv2d
-    second: eqx.nn.Conv2d
     pool: eqx.nn.MaxPool2d
     readout: eqx.nn.Linear
 
     def __init__(self, key):
-        a, b, c = jax.random.split(key, 3)
-        self.first, self.second = eqx.nn.Conv2d(1, 2, 3, key=a), eqx.nn.Conv2d(2, 2, 2, key=b)
-        self.pool, self.readout = eqx.nn.MaxPool2d(2, 2), eqx.nn.Linear(2, 2, key=c)
+        one, two = jax.random.split(key)
+        self.first, self.pool = eqx.nn.Conv2d(1, 2, 2, key=one), eqx.nn.MaxPool2d(2, 2)
+        self.readout = eqx.nn.Linear(8, 1, use_bias=False, key=two)
 
     def __call__(self, x):
-        h = self.pool(jax.nn.relu(self.first(x.reshape(1, 6, 6))))
-        return self.readout(jax.nn.relu(self.second(h)).ravel())
+        return self.readout(self.pool(jax.nn.relu(self.first(x.reshape(1, 5, 5)))).ravel())
 
 
 @pytest.mark.parametrize("layer", [0, 1])
@@ -171,7 +156,7 @@ def test_it_is_kept_extended_and_resumed_to_the_bit(both, tmp_path):
 
 @pytest.mark.slow
 def test_slopes_of_a_walk_are_differences_of_walks(both):
-    """Across events, in forward mode."""
+    """Across an event, in forward mode."""
     mlp, task, _, _ = both
 
     def end_loss(size):
@@ -194,18 +179,18 @@ def test_slopes_of_a_walk_are_differences_of_walks(both):
 def test_convolutions_on_an_empty_background_share_kinks():
     """Without biases at the start all pairs of the background are at one kink for each filter."""
     rng = np.random.default_rng(0)
-    images = np.zeros((6, 6, 6))
+    images = np.zeros((5, 5, 5))
     for image in images:
         row, column = rng.integers(0, 4, 2)
-        image[row : row + 3, column : column + 3] = rng.uniform(size=(3, 3))
-    task = fl.Task(images.reshape(6, 36), rng.normal(size=(6, 2)))
+        image[row : row + 2, column : column + 2] = rng.uniform(size=(2, 2))
+    task = fl.Task(images.reshape(5, 25), rng.normal(size=(5, 1)))
     model = Image(jax.random.key(0))
-    zero = eqx.tree_at(lambda m: [m.first.bias, m.second.bias], model, replace_fn=jnp.zeros_like)
+    zero = eqx.tree_at(lambda m: m.first.bias, model, replace_fn=jnp.zeros_like)
     flow = fl.gradient_flow(zero, task, END, rtol=RTOL)
     slope, error = slope_and_error(zero, task, flow)
     assert error < 1e-4
     assert slope == pytest.approx(1.0, abs=0.3)
-    # An event of the first convolution is in a channel, at a row and a column.
+    # An event of the convolution is in a channel, at a row and a column.
     model: Any = flow.model
     sites, log = model.kinks.sites, flow.events.select("gate")
     for (site, unit, sample), place in zip(log.index, log.place, strict=True):
@@ -218,22 +203,41 @@ def test_convolutions_on_an_empty_background_share_kinks():
 def test_no_walk_of_a_small_module_is_silently_elsewhere():
     """Without biases: descent comes to where a walk ends, or the walk says that it may not."""
     count = walked = 0
-    for widths in ((1, 1, 1, 1), (1, 2, 2, 1)):
-        for seed in range(40, 70):
-            rng = np.random.default_rng([seed, *widths])
-            task = fl.Task(rng.normal(size=(4, widths[0])), rng.normal(size=(4, widths[-1])))
-            shapes = zip(widths[1:], widths, strict=False)
-            model = NoBiases([jnp.asarray(rng.normal(size=shape)) for shape in shapes])
-            flow = fl.gradient_flow(model, task, END, rtol=1e-8, throw=False)
-            ended = float(flow.end) == END
-            assert ended or flow.result == fl.RESULTS.sides_unsolved
-            walked += ended
-            count += len(flow.events) > 0
-            if ended and not len(flow.events.select("branch")):
-                near = fl.gradient_descent(model, task, 2e-4, t1=END).final
-                assert apart(near, flow.final) < 5e-3, (widths, seed)
+    for seed in range(40, 100):
+        rng = np.random.default_rng([seed, 1, 2, 2, 1])
+        task = fl.Task(rng.normal(size=(4, 1)), rng.normal(size=(4, 1)))
+        model = NoBiases([jnp.asarray(rng.normal(size=shape)) for shape in SHAPES])
+        flow = fl.gradient_flow(model, task, END, rtol=1e-8, throw=False)
+        ended = float(flow.end) == END
+        assert ended or flow.result == fl.RESULTS.sides_unsolved
+        walked += ended
+        count += len(flow.events) > 0
+        if ended and not len(flow.events.select("branch")):
+            near = fl.gradient_descent(model, task, 2e-4, t1=END).final
+            assert apart(near, flow.final) < 5e-3, seed
     assert count > 10
     assert walked > 55
+
+
+def told_of_kinks(model):
+    """What a run says of a module's kinks, without making it."""
+    told = []
+
+    def run(model):
+        flow = fl.gradient_flow(model, normal_task(0, 3, 4, 2), 1.0, kinks=fl.IgnoreKinks())
+        told.append(flow.stats["kinks_because"])
+        return flow.losses
+
+    eqx.filter_eval_shape(run, model)
+    return told[0]
+
+
+def test_places_of_kinks_are_counted():
+    for places, total, rest in ((8, "16 units at 8 places: ", " and 2 more"), (1, "", "")):
+        rectified = [eqx.nn.Lambda(lambda z: jax.nn.relu(z) - 1)] * places
+        model = eqx.nn.Sequential([LINEAR, *rectified])
+        named = ", ".join(["max of layers[0] (2)"] * min(places, 6))
+        assert told_of_kinks(model) == f"as asked for; of Sequential: {total}{named}{rest}"
 
 
 @pytest.mark.slow
@@ -252,9 +256,9 @@ def test_a_module_of_zeros_says_that_two_flows_start():
 
 @pytest.mark.slow
 def test_ties_of_max_pooling_follow_what_rises():
-    for seed in range(4):
-        task = normal_task(seed, 5, 5, 1)
-        model = Pooled(jax.random.key(seed))
+    for seed in range(2):
+        task = normal_task(seed, 5, 25, 1)
+        model = Image(jax.random.key(seed))
         flow = fl.gradient_flow(model, task, END, rtol=RTOL)
         assert len(flow.events) > 1
         slope, error = slope_and_error(model, task, flow)
@@ -297,37 +301,86 @@ def losses(model, task, **options):
 LINEAR = eqx.nn.Linear(4, 2, key=jax.random.key(0))
 
 
+def counted(z):
+    """ReLUs in a loop of a length that is not known."""
+    return jax.lax.while_loop(lambda h: jnp.sum(h) < 3, lambda h: jax.nn.relu(h) + 1, z)
+
+
+IN = r" in layers\[0\]"
+ROOT = f"{IN} has a kink at zero, .* write .z. as jnp.abs.z., or add a positive number"
+POWER = f"`pow`{IN}, of a power between 0 and 1 or not known, has a kink"
+INDEX = f"an index{IN} is made of what is trained, .* may jump; .* jax.nn.softmax; `kinks=fl.Ignore"
+BRANCH = f"`cond`{IN} is a branch on what is trained, .* compute both sides"
+NAMED = (
+    (jnp.sort, f"`sort`{IN} has kinks where .* by jnp.max, .* jnp.maximum .* `kinks=fl.IgnoreKink"),
+    (lambda z: z[jnp.argmax(z)] * z, f"`argmax`{IN} jumps where two .* write jnp.max.*IgnoreKinks"),
+    (jax.nn.hard_tanh, f"`where`{IN} on what is trained may jump"),
+    (jnp.floor, "`floor` in layers"),
+    (recurrent(jax.nn.relu), f"`scan`{IN} is a loop .* write it as a `for` of Python, or keep"),
+    (counted, f"`while`{IN} is a loop .* write it as a `for` .* known number of steps"),
+    (lambda z: z[jnp.int32(z[0]) % 2] * z, INDEX),
+    (lambda z: z.at[jnp.round(z[0]).astype(int)].set(0.0), INDEX),
+    (lambda z: jax.lax.cond(z[0] > 0, jnp.sin, jnp.cos, z), BRANCH),
+    (lambda z: jax.lax.switch(z[0].astype(int), [jnp.sin, jnp.cos, jnp.tan], z), BRANCH),
+    (lambda z: (z > 0).astype(z.dtype) * z, "`convert_element_type` in layers.* may jump or have"),
+    (lambda z: jax.nn.relu(jax.lax.stop_gradient(z) + z), "`stop_gradient` in layers"),
+    (lambda z: jnp.sqrt(z**2), f"`sqrt`{ROOT}"),
+    (lambda z: z * jnp.linalg.norm(z), f"`sqrt`{ROOT}"),
+    (lambda z: jnp.sqrt(z**2 - 1e-6), f"`sqrt`{ROOT}"),  # not above zero
+    (lambda z: jnp.sqrt(jax.nn.relu(z)), f"`sqrt`{ROOT}"),
+    (jnp.cbrt, f"`cbrt`{ROOT}"),
+    (lambda z: (z**2) ** 0.5, POWER),
+    (lambda z: jnp.abs(z) ** z, POWER),
+    (straight_through, f"`custom_jvp_call`{IN} may hold a kink"),
+    (reversed_gradient, f"`custom_vjp_call`{IN} may hold a kink"),
+)
+
+
 def test_kinks_that_are_not_known_are_named():
     task = normal_task(0, 3, 4, 2)
-    for function, said in (
-        (jnp.sort, "`sort` in layers"),
-        (jax.nn.hard_tanh, "`where` in layers.0. on what is trained may jump"),
-        (jnp.floor, "`floor` in layers"),
-        (recurrent(jax.nn.relu), "`scan` in layers"),
-        (lambda z: jax.nn.relu(jax.lax.stop_gradient(z) + z), "`stop_gradient` in layers"),
-        (straight_through, "`custom_jvp_call` in layers.0. may hold a kink"),
-        (reversed_gradient, "`custom_vjp_call` in layers.0. may hold a kink"),
-    ):
+    for function, said in NAMED:
         model = eqx.nn.Sequential([LINEAR, eqx.nn.Lambda(function)])
         with pytest.raises(ValueError, match=f"needs to know the kinks, and Sequential: {said}"):
             fl.gradient_flow(model, task, 1.0, kinks=fl.ExactKinks())
     with pytest.warns(fl.KinksWarning, match="kinks is not known: Sequential: `custom_vjp_call`"):
         eqx.filter_eval_shape(losses, model, task)
     eqx.filter_eval_shape(losses, model, task, kinks=fl.IgnoreKinks())  # asked for
-    rectified = eqx.nn.Sequential([LINEAR, eqx.nn.Lambda(jax.nn.relu)])
-    with pytest.raises(ValueError, match="`AveragedKinks` is for an fl"):
-        fl.gradient_flow(rectified, task, 1.0, kinks=fl.AveragedKinks())
+
+
+class Attending(eqx.Module):
+    """A linear layer, and attention among its two outputs."""
+
+    first: eqx.nn.Linear
+    attention: eqx.nn.MultiheadAttention
+
+    def __call__(self, x):
+        tokens = self.first(x)[:, None]
+        return self.attention(tokens, tokens, tokens)[:, 0]
+
+
+ROOTS_AWAY_FROM_ZERO = (
+    lambda z: jnp.sqrt(jnp.sum(z**2) + 1e-6) * z,
+    lambda z: jnp.sqrt(z @ z + 1e-6) + jnp.sqrt(1 + z * z),
+    lambda z: z / jnp.sqrt(jnp.var(z) + 1e-5),
+    lambda z: z / jnp.linalg.norm(z),  # a pole, and no kink
+    lambda z: jax.nn.sigmoid(z) ** 0.3 + jnp.sqrt(jax.nn.softplus(z)) + jnp.sqrt(jax.nn.softmax(z)),
+    lambda z: (z**2) ** 1.5 + z**-0.5 + z**-2,
+)
 
 
 def test_smooth_modules_are_known_as_such():
-    """A loop of smooth steps; the model at the start, which has no gradient; a layer norm.
+    """A loop of smooth steps; the model at the start, which has no gradient; layers that normalise.
 
-    The last one's max(0, variance) is no kink.
+    Their max(0, variance) is no kink, nor are roots of what cannot come to zero.
     """
-    task = normal_task(0, 3, 4, 2)
-    looped = eqx.nn.Sequential([LINEAR, eqx.nn.Lambda(recurrent(jnp.tanh))])
+    task, key = normal_task(0, 3, 4, 2), jax.random.key(1)
+    after = (
+        *(eqx.nn.Lambda(f) for f in (recurrent(jnp.tanh), jax.nn.gelu, *ROOTS_AWAY_FROM_ZERO)),
+        eqx.nn.LayerNorm(2), eqx.nn.RMSNorm(2), eqx.nn.GroupNorm(1, 2),
+        eqx.nn.WeightNorm(eqx.nn.Linear(2, 2, key=key)),
+    )  # fmt: skip
+    attending = Attending(LINEAR, eqx.nn.MultiheadAttention(1, 1, key=key))
     scaled = fl.theory.lazy(LINEAR, task, alpha=2.0).scaled
-    normed = eqx.nn.Sequential([LINEAR, eqx.nn.LayerNorm(2)])
-    for model in (looped, scaled, normed):
+    for model in (scaled, attending, *(eqx.nn.Sequential([LINEAR, one]) for one in after)):
         with pytest.raises(ValueError, match="has smooth operations alone"):
             fl.measures.hidden(model, task, layer=0)

@@ -506,9 +506,14 @@ def learner(task):
     )
 
 
+def flow_to(t1, learner, task):
+    """One program whatever the end."""
+    return fl.gradient_flow(learner, task, t1, events=(fl.LossBelow(0.01),))
+
+
 @pytest.fixture(scope="module")
 def flow(learner, task):
-    return fl.gradient_flow(learner, task, 60.0, events=(fl.LossBelow(0.01),))
+    return flow_to(60.0, learner, task)
 
 
 @pytest.mark.slow
@@ -528,7 +533,7 @@ def test_it_learns_what_a_linear_network_cannot(flow, task, tmp_path):
 
 @pytest.mark.slow
 def test_its_flow_is_the_limit_of_descent(learner, task):
-    near = fl.gradient_flow(learner, task, 1.0)
+    near = flow_to(1.0, learner, task)
     errors = [
         fl.distance(fl.gradient_descent(learner, task, rate, t1=1.0).final, near.final)
         for rate in (1e-2, 1e-3)

@@ -23,9 +23,11 @@ from flowlin.engine.kinks.deep_switching import DeepSwitching
 from flowlin.engine.solvers.rkc import direction, spectral_radius
 from flowlin.events.order_statistics import FirstLayerUnits
 from flowlin.events.path import StepPath
-from flowlin.networks.base import trainable_part
+from flowlin.networks.base import time_constants
+from flowlin.networks.fit import numbers_per_sample
 from flowlin.networks.modules import ForeignModel
 from flowlin.networks.pathways import count_pathways
+from flowlin.networks.trainable import trainable_part
 from flowlin.runs.gradient_descent import StepRule, WatchOptions, descent_of
 from flowlin.training import objective as chunks
 from flowlin.training.objective import Decay, FullData, ModifiedLoss, with_decay
@@ -204,7 +206,7 @@ def test_a_foreign_module_tells_what_one_sample_takes():
             return jax.jit(lambda x: self.model(x))(x)
 
     for one in (model, Compiled(model)):
-        assert ForeignModel.from_module("network", one).numbers_per_sample(task) == 9
+        assert numbers_per_sample(ForeignModel.from_module("network", one), task) == 9
 
 
 class Held(eqx.Module):
@@ -221,7 +223,7 @@ class Held(eqx.Module):
 def test_the_kind_of_a_foreign_module_names_what_is_static_and_bound_too():
     leaky = functools.partial(jax.nn.leaky_relu, negative_slope=0.1)
     first = Held(jnp.ones((2, 2)), jnp.tanh, (leaky, None, 0.5, "x"))
-    assert ForeignModel.from_module("network", first).kind == (
+    assert ForeignModel.from_module("network", first).facts.kind == (
         "Held(act=tanh, rest[0]=partial, rest[0].func=leaky_relu, "
         "rest[0].keywords['negative_slope']=0.1, rest[2]=0.5, rest[3]='x')"
     )
@@ -448,7 +450,7 @@ def test_a_deep_flow_with_tau_per_layer_is_that_of_a_rescaled_network():
 
     @eqx.filter_jit
     def at(network, tau):
-        flow = DeepFlow(network, task, MEAN, network.time_constants(tau))
+        flow = DeepFlow(network, task, MEAN, time_constants(network, tau))
         sides = DeepSwitching(flow, 100).start_sides(network.parameters)
         return sides.codes, flow(None, network.parameters, flow.fix_sides(sides))
 

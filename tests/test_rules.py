@@ -34,15 +34,16 @@ NETWORK = fl.LinearNetwork.init(TASK, (5,), 1e-2, bias=False, key=jax.random.key
 MODES = fl.theory.modes(TASK, NETWORK)
 T1 = 16.0
 EVENTS = [fl.ModeHits(MODES, share=0.5), fl.LossBelow(0.3)]
+TS = np.linspace(0, T1, 161)
 
 
-def run(t1=T1, rule: fl.AbstractRule = RULE, **how):
-    return fl.gradient_flow(NETWORK, TASK, t1, rule=rule, events=EVENTS, rtol=1e-9, **how)
+def run(t1=T1, rule: fl.AbstractRule = RULE, events=(), **how):
+    return fl.gradient_flow(NETWORK, TASK, t1, rule=rule, events=events, rtol=1e-9, **how)
 
 
 @pytest.fixture(scope="module")
 def ball():
-    return run(ts=np.linspace(0, T1, 161))
+    return run(events=EVENTS, ts=TS)
 
 
 @pytest.fixture(scope="module")
@@ -92,21 +93,21 @@ def test_its_events_are_located(ball, known):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_resumes_to_the_bit(tmp_path):
+def test_a_checkpoint_resumes_to_the_bit(ball, tmp_path):
     path = tmp_path / "ball.npz"
-    part = run(checkpoint=path, max_steps=12, throw=False)
+    part = run(events=EVENTS, ts=TS, checkpoint=path, max_steps=12, throw=False)
     assert int(part.stats["num_steps"]) == 12
-    resumed, whole = run(checkpoint=path), run()
+    resumed, whole = run(events=EVENTS, ts=TS, checkpoint=path), ball
     assert all(map(np.array_equal, resumed.final.weights, whole.final.weights))
     assert np.array_equal(resumed.events.time, whole.events.time)
     for other in (HeavyBall(jnp.asarray(3.0)), fl.Gradient()):
         with pytest.raises(ValueError, match="of a run with another rule"):
-            run(checkpoint=path, rule=other)
+            run(events=EVENTS, ts=TS, checkpoint=path, rule=other)
 
 
 @pytest.mark.slow
 def test_it_extends(ball):
-    longer = run(t1=T1 / 2).extend(T1)
+    longer = run(T1 / 2, events=EVENTS, ts=TS / 2).extend(T1)
     for a, b in zip(longer.final.weights, ball.final.weights, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-7)
 
@@ -122,7 +123,7 @@ def test_its_mass_has_a_derivative_and_a_batch_is_its_single_runs(ball):
     masses = jnp.array([MASS, 0.5, MASS + 1e-4, MASS - 1e-4])
     along = jax.vmap(lambda mass: jax.jvp(outcome, (mass,), (jnp.ones_like(mass),)))
     (losses, weights), (slopes, _) = jit(along)(masses)
-    other = run(rule=HeavyBall(masses[1]), ts=ball.ts)
+    other = run(rule=HeavyBall(jnp.asarray(0.5)), events=EVENTS, ts=TS)  # the program of `ball`
     for k, alone in enumerate((ball, other)):
         for stacked, single in zip(weights, alone.final.weights, strict=True):
             np.testing.assert_allclose(stacked[k], single, atol=1e-8)
@@ -141,7 +142,7 @@ def test_it_does_not_creep_long_after_convergence():
 @pytest.mark.slow
 def test_relu_networks_are_smoothed_for_it():
     network = fl.ReLUNetwork.init(TASK, (5,), 1e-2, key=jax.random.key(0))
-    flow = fl.gradient_flow(network, TASK, 2.0, rule=RULE)
+    flow = fl.gradient_flow(network, TASK, 2.0, rule=RULE, solver=diffrax.Tsit5())
     assert "SmoothKinks" in flow.stats["kinks"]
     assert "no gradient flow" in flow.stats["kinks_because"]
     with pytest.raises(ValueError, match=r"`kinks` = ExactKinks\(.*is another one"):

@@ -56,11 +56,8 @@ KINDS = {
     "graph": (two_ways, {}, of_time()),
     "module": (module, {}, of_time()),
     "exact walk": (relu, {"kinks": fl.ExactKinks(), "solver": diffrax.Tsit5()}, of_time()),
-    "averaged gates": (relu, {"kinks": fl.AveragedKinks()}, 1e-4),
     "smooth kinks": (relu, {"kinks": fl.SmoothKinks(1e-30), "solver": diffrax.Tsit5()}, of_time()),
-    "RKC": (linear, {"solver": fl.RKC(), "rtol": 1e-6}, 1e-4),
-    "RecycledBDF": (linear, {"solver": fl.RecycledBDF(), "rtol": 1e-6}, 1e-5),
-}
+}  # averaged gates: `test_pairs_that_slide_do_not_bound_the_steps`; stiff solvers: hidden modes
 FIRST = ("linear",)
 
 
@@ -171,7 +168,7 @@ def test_modes_that_the_inputs_couple_have_no_coordinates_of_their_own(start, se
     x = rng.normal(size=(20, 5)) * np.linspace(1, 0.3, 5)
     task = fl.Task(x, x @ rng.normal(size=(5, 2)))
     network = fl.LinearNetwork.init(task, 6, start, bias=False, key=jax.random.key(seed))
-    run = fl.gradient_flow(network, task, 400.0)
+    run = fl.gradient_flow(network, task, 400.0, solver=diffrax.Dopri8())
     assert "coordinates" not in run.stats["objective"]
     assert int(run.stats["num_steps"]) < 5000
 
@@ -206,22 +203,13 @@ def test_modes_that_wait_between_layers(layers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solver", [None, fl.RKC(), fl.RecycledBDF()])
+@pytest.mark.parametrize("solver", [fl.RKC(), fl.RecycledBDF()])
 def test_modes_hidden_in_units_that_have_grown(solver):
-    """Each in turn is 1e-12 of the units that carry those before it."""
-    task, start = fl.tasks.teacher(20, (2.0, 1.0, 0.5), whiten=True), 1e-20
-    modes = fl.theory.modes(task)
-    half = 0.5 * modes.full_strength
-    product = (modes.u * start) @ modes.v.T
-    key = jax.random.key(0)
-    network = fl.LinearNetwork.balanced(task, 4, bias=False, product=product, key=key)
-    exact = np.asarray(fl.theory.hitting_time(half, modes.s, modes.d, jnp.asarray(start)))
-    rtol = 1e-8 if solver is None else 1e-6
-    run = fl.gradient_flow(
-        network, task, 1.2 * float(exact.max()), events=fl.ModeHits(modes, half), solver=solver,
-        rtol=rtol,
-    )  # fmt: skip
-    np.testing.assert_allclose(run.events.first("mode"), exact, rtol=of_time(rtol))
+    """Each in turn is 1e-6 to 1e-8 of those before it, and the last 1e-15 of the first."""
+    network, task, events, exact = of_a_tree(1e-20)
+    how = {"solver": solver, "rtol": 1e-6, "events": events}
+    run = fl.gradient_flow(network, task, 1.2 * np.max(exact), **how)
+    np.testing.assert_allclose(run.events.first("mode"), exact, rtol=of_time(1e-6))
 
 
 class Diagonal(eqx.Module):
@@ -284,14 +272,6 @@ def test_no_step_is_too_short_long_after_convergence(tree):
 
 
 @pytest.mark.slow
-def test_float32_from_small_weights():
-    network, task = linear(1e-20).astype("float32"), ONE.astype("float32")
-    exact = half_time(1e-20)
-    run = fl.gradient_flow(network, task, 1.5 * exact, events=fl.LossBelow(0.125))
-    assert float(run.events.first("loss")) == pytest.approx(exact, rel=1e-3)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("start", [1e-20, 1e-36])
 def test_hidden_modes_in_float32(start):
     """Squares of the smallest columns are 0 beside the largest."""
@@ -325,25 +305,19 @@ def aligned(start, t1, **options):
     return np.array([float(run.events.first(e.name)) for e in events]), run
 
 
-# By the exact walk, which `test_pairs_that_slide_do_not_bound_the_steps` repeats.
+# By the exact walk, as it was found before.
 ALIGNED = np.array([16.14313985, 17.27083003, 17.86245821])
-
-
-@pytest.mark.slow
-def test_averaged_gates_while_pairs_slide():
-    """Of this run 40,000 steps were too few before slides had gates of their own."""
-    found, run = aligned(1e-6, 20.0, kinks=fl.AveragedKinks())
-    np.testing.assert_allclose(found, ALIGNED, rtol=1e-4)
-    assert int(run.stats["num_steps"]) < 2000
-    assert int(run.stats["num_rejected_steps"]) < int(run.stats["num_steps"]) / 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [1e-6, 1e-10, 1e-20])
 def test_pairs_that_slide_do_not_bound_the_steps(start):
-    """Against the exact walk; errors fall with the tolerance."""
+    """Against the exact walk; errors fall with the tolerance.
+
+    From 1e-6 on 40,000 steps were too few before slides had gates of their own.
+    """
     end = 5 - 1.08 * np.log(start)
-    exact, _ = aligned(start, end, kinks=fl.ExactKinks())
+    exact, _ = aligned(start, end, kinks=fl.ExactKinks(), solver=diffrax.Tsit5())
     assert np.all(np.isfinite(exact))
     if start == 1e-6:
         np.testing.assert_allclose(exact, ALIGNED, rtol=1e-8)
@@ -351,9 +325,11 @@ def test_pairs_that_slide_do_not_bound_the_steps(start):
     for rtol in (1e-3, 1e-5):
         found, run = aligned(start, end, kinks=fl.AveragedKinks(), rtol=rtol)
         errors.append(np.max(np.abs(found / exact - 1)))
-        assert int(run.stats["num_steps"]) < 4000
+        assert int(run.stats["num_steps"]) < (2000 if start == 1e-6 else 4000)
     assert errors[0] < 1e-3
-    assert errors[1] < errors[0] / 10
+    assert errors[1] < min(errors[0] / 10, 1e-4)
+    if start == 1e-6:
+        assert int(run.stats["num_rejected_steps"]) < int(run.stats["num_steps"]) / 3
 
 
 @pytest.mark.slow

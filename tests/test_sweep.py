@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -51,16 +52,21 @@ def test_every_run_equals_its_own_and_logs_make_one_table(runs):
 
 @pytest.mark.slow
 def test_batches_under_vmap_agree_with_threads():
-    loss = fl.LossBelow(0.2, terminate=True)
+    how: dict[str, Any] = {
+        "events": fl.LossBelow(0.2, terminate=True),
+        "solver": diffrax.Tsit5(),
+    }
     networks = [fl.LinearNetwork.init(TASK, 3, 0.1, key=jax.random.key(seed)) for seed in range(3)]
     x = [TASK.x + shift for shift in (0.5, 1.0, 1.5)]
     tasks = [fl.Task(one, TASK.x) for one in x]
-    runs, batched = (fl.sweep(networks, tasks, 9.0, batch=b, events=(loss,)) for b in (1, 2))
+    runs, batched = (fl.sweep(networks, tasks, 9.0, batch=b, **how) for b in (1, 2))
     for a, b in zip(runs, batched, strict=True):
         assert b.result == fl.RESULTS.event_occurred
         assert len(b.events) == len(a.events)
         np.testing.assert_allclose(b.end, a.end, rtol=1e-9)
         np.testing.assert_allclose(b.final.weights[0], a.final.weights[0], rtol=1e-8)
+    with pytest.raises(ValueError, match=r"made under `jit` or `vmap`.* `batch=1`"):
+        batched.confirm()
 
 
 @pytest.mark.slow
@@ -120,14 +126,6 @@ def test_sweeps_that_cannot_be_confirmed_say_why(runs):
         fl.Sweep([], rows=[{"loss": 1.0, "failed": ""}]).confirm()
     with pytest.raises(ValueError, match="`workers` must be a whole number of 1 or more"):
         runs.confirm(workers=0)
-
-
-@pytest.mark.slow
-def test_runs_of_a_batch_cannot_be_confirmed():
-    networks = [fl.LinearNetwork.init(TASK, 2, 0.1, key=jax.random.key(seed)) for seed in range(2)]
-    batched = fl.sweep(networks, TASK, 1.0, batch=2)
-    with pytest.raises(ValueError, match=r"made under `jit` or `vmap`.* `batch=1`"):
-        batched.confirm()
 
 
 GRID = fl.grid(c=[1.0, 3.0], variance=np.array([1e-2, 1e-1]), seed=range(2))
@@ -230,10 +228,6 @@ def recording(scale):
     return record
 
 
-def counting(level):
-    return fl.Crossing(lambda network, task: jnp.sum(network.weights[0]) - level, name="size")
-
-
 def test_a_file_knows_functions_by_what_they_do(tmp_path, runs):
     assert len(runs) == 4  # whose program it takes
     file = tmp_path / "runs.csv"
@@ -261,31 +255,32 @@ def test_a_file_knows_functions_by_what_they_do(tmp_path, runs):
 
 @pytest.mark.slow
 def test_a_file_knows_the_functions_of_events_observables_losses_and_networks(tmp_path):
-    linear = fl.LinearNetwork.init(TASK, 2, 0.1, key=jax.random.key(0))
-
     def power(exponent):
         return lambda output, target: jnp.sum((output - target) ** exponent)
 
     def module(exponent):
         return eqx.nn.MLP(2, 2, 2, 1, lambda x: x**exponent, key=jax.random.key(0))
 
-    def changed(name, place, first, second):
-        def go(value):
-            options = {} if name == "network" else {name: value}
-            return fl.sweep(
-                [value if name == "network" else linear], TASK, 0.1, record=recording(1.0),
-                checkpoint=tmp_path / f"{name}.csv", **options,
-            )  # fmt: skip
+    def size(scale):
+        return lambda network, task: scale * network.layers[0].weight[0, 0]
 
-        go(first)
+    def go(exponent: Any = 2, network: Any = 2, scale=1.0, level=0.1):
+        crossing = fl.Crossing(lambda n, t: n.layers[0].weight[0, 0] - level, name="size")
+        return fl.sweep(
+            [module(network)], TASK, 0.1, record=recording(1.0), checkpoint=tmp_path / "runs.csv",
+            events=[crossing], loss=power(exponent), observe={"size": size(scale)},
+            solver=diffrax.Tsit5(),
+        )  # fmt: skip
+
+    assert go().table() == go().table()
+    for changed, place in (
+        ({"level": 0.2}, r"events.0..observable"),
+        ({"exponent": 4}, "loss"),
+        ({"network": 3}, "network"),
+        ({"scale": 2.0}, r"observe.'size'."),
+    ):
         with pytest.raises(ValueError, match=f"another function `{place}`"):
-            go(second)
-
-    changed("events", r"events.0..observable", [counting(0.1)], [counting(0.2)])
-    changed("loss", "loss", power(2), power(4))
-    changed("network", "network", module(1), module(2))
-    one, two = ({"size": lambda network, task, s=s: s * task.x[0, 0]} for s in (1.0, 2.0))
-    changed("observe", r"observe.'size'.", one, two)
+            go(**changed)
 
 
 def test_an_error_in_record_carries_the_rows_so_far_and_its_run(runs):

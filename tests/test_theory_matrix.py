@@ -70,7 +70,6 @@ SIZES = [
     (5, 3, 4, 3, -0.4),
     (5, 3, 2, 3, 0.0),  # bottleneck: the strongest modes win
     pytest.param((5, 3, 2, 3, 0.7), marks=pytest.mark.slow),
-    pytest.param((3, 5, 7, 2, 0.0), marks=pytest.mark.slow),
     pytest.param((3, 5, 3, 2, -0.4), marks=pytest.mark.slow),
 ]
 
@@ -190,8 +189,8 @@ def test_the_balance_of_weights_is_measured(balance):
     """With lambda left out it is that of the weights; a formula for balance 0 is far off."""
     s_yx = targets(5, 3, 3)
     task = white_task(s_yx, 1.0)
-    w1, w2 = map(np.asarray, network_for(task, 3, balance).weights)
-    ts = np.array([0.0, 0.3, 2.0, 8.0])
+    w1, w2 = map(np.asarray, network_for(task, 2, balance).weights)
+    ts = np.array([0.0, 0.1, 0.3, 0.6, 1.0, 2.0, 4.0, 8.0])  # as many as `gram` takes
     expected = gram_by_integrator(ts, w1, w2, s_yx, np.eye(5), 1.0)
     measured = fl.theory.balanced_gram(ts, w1, w2, s_yx)
     assert errors(measured, expected) < 1e-11

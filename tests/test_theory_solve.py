@@ -194,9 +194,10 @@ def test_solve_takes_deep_modes_in_the_basis_of_the_weights(tree, hidden):
     assert certified.balance is None
     np.testing.assert_allclose(np.sort(certified.a0), np.sort(a0), atol=1e-15)
     expected = product_by_integrator(TS, network, tree)
-    assert errors(solution.product(TS), expected) < 1e-9
+    product = np.asarray(solution.product(np.array([*TS[1:], INF])))
+    assert errors(product[:3], expected[1:]) < 1e-9
     final = np.where(np.asarray(found.d) > 0, found.full_strength, 0)
-    np.testing.assert_allclose(solution.product(INF), (u * final) @ v.T, atol=1e-12)
+    np.testing.assert_allclose(product[3], (u * final) @ v.T, atol=1e-12)
     # The modes as they come are not it.
     mixed = np.asarray(found.u).T @ ((u * a0) @ v.T) @ np.asarray(found.v)
     assert np.max(abs(mixed - np.diag(np.diag(mixed)))) > 0.01

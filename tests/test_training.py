@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -82,19 +83,21 @@ def test_what_is_conserved_decays_along_it(walk, network):
 
 @pytest.fixture(scope="module")
 def from_statistics(weighted):
-    """A linear flow of which all is asked; the first weights rest."""
-    network = linear(weighted)
+    """A linear flow of which all is asked, mode hits too; the first weights rest."""
+    network, modes = linear(weighted), fl.theory.modes(weighted, 1.0)
+    level = 0.9 * modes.strengths(network, weighted) + 0.1 * modes.full_strength
+    options = {"tau": TAU, "weight_decay": DECAY, "events": fl.ModeHits(modes, level)}
     trainable = but(network, lambda n: n.weights[0])
-    options = {"tau": TAU, "weight_decay": DECAY, "trainable": trainable}
-    return fl.gradient_flow(network, weighted, T1, rtol=1e-10, **options)
+    flow = fl.gradient_flow(network, weighted, T1, rtol=1e-10, trainable=trainable, **options)
+    solution = ByHand(network, weighted, squared, TAU, DECAY, rests=(0,)).solution(T1)
+    return flow, solution, modes, level
 
 
 @pytest.mark.slow
 def test_a_linear_flow_with_everything_is_that_of_scipy(from_statistics, weighted):
-    flow, network = from_statistics, linear(weighted)
+    (flow, solution, *_), network = from_statistics, linear(weighted)
     assert flow.stats["objective"] == "LinearStatistics, with weight decay"
-    by_hand = ByHand(network, weighted, squared, TAU, DECAY, rests=(0,))
-    solution = by_hand.solution(T1)
+    by_hand = ByHand(network, weighted, squared)
     assert apart(flow.final, solution(T1)) < 1e-8
     assert np.array_equal(flow.final.weights[0], network.weights[0])
     assert float(flow.losses[-1]) == pytest.approx(
@@ -103,14 +106,8 @@ def test_a_linear_flow_with_everything_is_that_of_scipy(from_statistics, weighte
 
 
 @pytest.mark.slow
-def test_modes_are_hit_along_what_moves(weighted):
-    network, modes = linear(weighted), fl.theory.modes(weighted, 1.0)
-    level = 0.9 * modes.strengths(network, weighted) + 0.1 * modes.full_strength
-    flow = fl.gradient_flow(
-        network, weighted, T1, tau=TAU, weight_decay=DECAY, rtol=1e-10,
-        events=fl.ModeHits(modes, level), trainable=but(network, lambda n: n.weights[0]),
-    )  # fmt: skip
-    solution = ByHand(network, weighted, squared, TAU, DECAY, rests=(0,)).solution(T1)
+def test_modes_are_hit_along_what_moves(from_statistics, weighted):
+    flow, solution, modes, level = from_statistics
     assert len(flow.events) > 0
     for time, (k,) in zip(np.asarray(flow.events.time), flow.events.index, strict=True):
         found = modes.strengths(solution(time), weighted)
@@ -119,10 +116,15 @@ def test_modes_are_hit_along_what_moves(weighted):
 
 # ---- Combinations: an orthogonal array, in which any two options meet in all four ways.
 
-NAMES = ("tau", "decay", "rests", "weights", "entropy", "walks")
+NAMES = ("tau", "rests", "entropy", "decay", "weights", "walks")
 COMBINATIONS = [
-    (a, b, c, a != b, a != c, b != c) for a, b, c in itertools.product((False, True), repeat=3)
+    (a, b, c, a != b, a != c, b == c) for a, b, c in itertools.product((False, True), repeat=3)
 ]
+# Walks are given all of them, and weights, so that those of one loss are one program.
+DEFAULTS: dict[str, Any] = {
+    "tau": (2.0, 2.0), "weight_decay": (0.0, 0.0), "trainable": None, "loss": MEAN, "rtol": 1e-9
+}  # fmt: skip
+ONES = np.ones(7)
 
 
 @pytest.mark.slow
@@ -132,16 +134,17 @@ COMBINATIONS = [
     ids=lambda on: "+".join(name for name, one in zip(NAMES, on, strict=True) if one) or "nothing",
 )
 def test_combinations_are_the_limit_of_small_steps(on):
-    tau, decay, rests, weights, cross, walks = on
-    task = classes(COUNTS if weights else None)
+    tau, rests, cross, decay, weights, walks = on
+    task = classes(COUNTS if weights else ONES if walks else None)
     network = relu(task, seed=7) if walks else linear(task)
+    absent: Any = DEFAULTS if walks else DEFAULTS | {"tau": 2.0, "weight_decay": None}
     options = {
-        "tau": TAU if tau else 2.0,
-        "weight_decay": DECAY if decay else None,
         "trainable": but(network, lambda n: n.biases[0]) if rests else None,
         "loss": fl.CrossEntropy() if cross else MEAN,
     }
-    flow = fl.gradient_flow(network, task, T1, rtol=1e-9, **options)
+    options |= {"tau": TAU} if tau else {}
+    options |= {"weight_decay": DECAY} if decay else {}
+    flow = fl.gradient_flow(network, task, T1, **(absent | options))
     by_hand = ByHand(
         network, task, entropy if cross else squared, TAU if tau else (2.0, 2.0),
         DECAY if decay else (0.0, 0.0), rests=(2,) if rests else (),
@@ -306,16 +309,17 @@ def switches(log, names):
 
 
 @pytest.mark.slow
-def test_exact_walks_on_weights_are_those_on_repeated_rows(weighted):
-    """Switches included; by the library's loss, and by a function of one sample."""
-    tasks = weighted, classes().take(ROWS)
+def test_exact_walks_on_weights_are_those_on_repeated_rows():
+    """Switches included. Copies that do not count make the weighted rows as many: one program."""
+    rows = np.array([0, 1, 1, 2, 3, 3, 3])
+    task, counts = classes(ONES).take(rows), [1.0, 2.0, 0.0, 1.0, 3.0, 0.0, 0.0]
     weights, repeated = (
-        fl.gradient_flow(relu(weighted, seed=12), task, 4.0, loss=loss, ts=[0.0, 1.0, 4.0])
-        for task, loss in zip(tasks, (half_square, MEAN), strict=True)
+        fl.gradient_flow(relu(task, seed=12), fl.Task(task.x, task.y, weights=w), 4.0, **DEFAULTS)
+        for w in (counts, ONES)
     )
-    close(weights.networks.parameters, repeated.networks.parameters)
+    close(weights.final.parameters, repeated.final.parameters)
     close(weights.losses, repeated.losses)
-    one, other = switches(weights.events, np.arange(7)), switches(repeated.events, ROWS)
+    one, other = (switches(walk.events, rows) for walk in (weights, repeated))
     assert len(other) > 2
     assert list(one) == list(other)
     for name, times in one.items():

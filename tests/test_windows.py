@@ -3,12 +3,14 @@
 import pathlib
 import warnings
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import flowlin as fl
+from tests.zoo import times
 
 TREE = fl.tasks.hierarchy()
 RATE, LENGTH = 1e-2, 30
@@ -64,20 +66,23 @@ def test_windows_are_those_of_the_steps(descent):
 
 
 @pytest.mark.slow
-def test_windows_find_the_flow_where_single_steps_do_not():
-    network = fl.ReLUNetwork.init(TREE, 64, bias=True, key=jax.random.key(1))
-    exact = fl.gradient_flow(network, TREE, 30.0, observe={}).linearization()
-    rate, length = 2.5e-3, 60
+@pytest.mark.parametrize("seed", [0, 2])
+def test_windows_find_the_flow_where_single_steps_do_not(seed):
+    """By a walk of the program of tests/test_walk.py; single steps take what slides for on."""
+    task, t1, length = fl.tasks.offset_xor(), 8.0, 60
+    network = fl.ReLUNetwork.init(task, (64,), variance=2e-4, key=jax.random.key(seed))
+    options = {"kinks": fl.ExactKinks(slots=16), "solver": diffrax.Tsit5(), "rtol": 1e-8}
+    exact = fl.gradient_flow(network, task, t1, ts=times(t1), **options).linearization()
     descent = fl.gradient_descent(
-        network, TREE, rate, t1=30.0, observe={}, events=(fl.UnitSwitches(window=length),)
+        network, task, 2.5e-3, t1=t1, observe={}, events=(fl.UnitSwitches(window=length),)
     )
     found = descent.linearization(window=length)
     for true, seen in ((exact.open, found.open), (exact.closed, found.closed)):
         assert float(true.fraction) == float(seen.fraction)
         assert seen.bracket[0] <= true.time <= seen.bracket[1]
     single = descent.linearization().open
-    assert float(exact.open.fraction) < float(single.fraction) < float(exact.closed.fraction)
-    assert abs(float(single.time) - float(exact.open.time)) > 5.0
+    assert float(exact.open.fraction) < float(single.fraction)
+    assert abs(float(single.time) - float(exact.open.time)) > 1.0
 
 
 @pytest.mark.slow

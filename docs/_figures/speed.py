@@ -198,9 +198,8 @@ QUESTIONS = {  # the kind of flow: (question, answer to yes), from the top, and 
             ("a loss to 1e-3 is all,\nno event?", "a loop of descent\nis faster"),
             ("an implicit solver, or\nmodified_rate?", "kinks=fl.\nSmoothKinks(width)"),
             ("up to 10,000 pairs of\nunits and samples?", "as called:\nExactKinks()"),
-            ("one hidden layer?", "as called:\nAveragedKinks()"),
         ],
-        "as called: IgnoreKinks(),\na first look; it warns",
+        "as called: AveragedKinks();\nit warns",
     ),
     "a linear or another smooth flow": (
         [

@@ -32,9 +32,9 @@ ROOMS = {"flowlin": fl} | {
 INNER = re.findall(
     r"\w+",
     """
-    kinks_and_reason numbers_per_sample sliding kind module owners parameter_owners
-    pack_parameters parameters_of require_fit with_module with_saved_arrays smooth_outputs
-    smooth_activation sample_gates time_constants unpack_parameters with_sample_gates
+    sliding facts
+    require_fit with_module smooth_outputs
+    smooth_activation sample_gates time_constants with_sample_gates
     activation gate
     choose_solver remedy traits wrap_solver walks watches width
     total_loss weight factor_per_sample require_weights is_sum_over_outputs

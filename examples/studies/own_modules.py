@@ -53,13 +53,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 MAKERS = {"MNIST": fl.tasks.mnist, "CIFAR-10": fl.tasks.cifar10}
-AT_KINK = 1e-9  # a sliding pair's |z| is below, and its gate that of the off side
 PARTED = 0.02  # of the loss at the start: two losses so far apart have parted
-
-
-def off_at_kinks(z: jax.Array) -> jax.Array:
-    """The ReLU whose gate is off at a kink, up to rounding."""
-    return jnp.where(z > AT_KINK, z, 0.0)
 
 
 def same(z: jax.Array) -> jax.Array:
@@ -215,19 +209,28 @@ def first_half(network: Filters) -> Filters:
     return made if own is None else eqx.tree_at(lambda n: n.filters.bias, made, own[:count])
 
 
-def maps_of(network: Any, task: fl.Task) -> jax.Array:
-    """W_eff of every image, (P, 10 inputs)."""
-    told = dataclasses.replace(network, activation=off_at_kinks)
-    return fl.measures.effective_map(told, task).matrix.reshape(task.samples, -1)
-
-
-def blocks_of(network: Any, task: fl.Task) -> jax.Array:
-    """Beta of every image, (P,)."""
+def maps_and_blocks(
+    network: Any, sides: list[jax.Array], task: fl.Task
+) -> tuple[jax.Array, jax.Array]:
+    """W_eff of every image at the sides of the walk, (P, 10 inputs), and beta, (P,)."""
+    found = fl.measures.effective_map(network, task, sides=sides).matrix
+    maps = found.reshape(task.samples, -1)
     if isinstance(network, Filters):
-        return jnp.full(task.samples, jnp.nan)
+        return maps, jnp.full(task.samples, jnp.nan)
     skips = network.skips.ravel()
-    added = jnp.linalg.norm(maps_of(network, task) - skips, axis=1)
-    return added / (added + jnp.linalg.norm(skips))
+    added = jnp.linalg.norm(maps - skips, axis=1)
+    return maps, added / (added + jnp.linalg.norm(skips))
+
+
+def look_along(flow: fl.Trajectory, task: fl.Task) -> tuple[np.ndarray, np.ndarray]:
+    """`maps_and_blocks` at all saved times; between steps z does not tell which pairs slide."""
+    sides = [
+        jax.vmap(lambda t, place=place: flow.events.sides(t, place))(flow.ts)
+        for place in range(len(flow.model.hidden))
+    ]
+    look = eqx.filter_vmap(maps_and_blocks, in_axes=(eqx.if_array(0), 0, None))
+    maps, blocks = eqx.filter_jit(look)(flow.networks, sides, task)
+    return np.asarray(maps), np.asarray(blocks)
 
 
 def distances(rows: np.ndarray, classes: np.ndarray) -> float:
@@ -253,13 +256,10 @@ def watch_maps(make: Callable[[int], Any], task: fl.Task, size: Size, ts: np.nda
     """The flows of one kind of network, looked at from row to row."""
     classes, rows = np.argmax(np.asarray(task.y), axis=1), []
     for seed in tqdm(range(size.seeds), desc="maps", disable=None):
-        flow = fl.gradient_flow(
-            make(seed), task, size.t1, ts=ts, kinks=fl.ExactKinks(),
-            observe={"maps": maps_of, "blocks": blocks_of},
-        )  # fmt: skip
-        blocks = np.asarray(flow.observed["blocks"])
+        flow = fl.gradient_flow(make(seed), task, size.t1, ts=ts, kinks=fl.ExactKinks())
+        maps, blocks = look_along(flow, task)
         rows.append((
-            [distances(one, classes) for one in np.asarray(flow.observed["maps"])],
+            [distances(one, classes) for one in maps],
             blocks.mean(axis=1),
             blocks.std(axis=1),
             [share_by_class(one, classes) for one in blocks],

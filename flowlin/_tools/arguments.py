@@ -3,7 +3,8 @@
 The same word means the same thing wherever it stands, so an argument is checked by its name:
 `CHECKS_BY_NAME` says what each word may be. A module that defines a class of the library adds the
 word that goes with it (`CHECKS_BY_NAME["network"] = ...`). A check is called as
-`check(name, value)`, raises `ValueError` (what, got, remedy) and returns the value to go on with.
+`check(name, value)`, raises `ValueError` (what, got, remedy) and returns the value to go on with,
+still of the signature's type; what is made of it (`as_model`, `as_loss`) the body says.
 """
 
 import difflib
@@ -51,9 +52,10 @@ def checked(thing: Routine | None = None, /, **checks: Check | None) -> Routine:
     """Decorate a function, a method or a class, so that its arguments are checked before it runs.
 
     Each argument is checked by its own name in `CHECKS_BY_NAME`, or by the check that is given
-    here for it (None: not at all). An argument left at its default is not checked, so None passes
-    where it is the default. Unknown, missing and surplus arguments raise a `TypeError` that says
-    which name may have been meant.
+    here for it (None: not at all). It keeps the type of its annotation; what the function makes of
+    it is for its body to say. An argument left at its default is not checked, so None passes where
+    it is the default. Unknown, missing and surplus arguments raise a `TypeError` that says which
+    name may have been meant.
     """
     if thing is None:
         return functools.partial(checked, **checks)
@@ -210,10 +212,10 @@ def positive_at_run_time(name: str, value: object) -> Any:
     return eqx.error_if(value, ~fine, f"`{name}` must be finite and positive, and was not.")
 
 
-def final_time(name: str, value: object) -> Real:
-    """Return the positive time at which a run ends; inf (or None) leaves the end to an event."""
+def final_time(name: str, value: object) -> Real | None:
+    """Check for the positive time at which a run ends; inf, or None, leaves it to an event."""
     if value is None or (is_real(value) and not is_traced(value) and value == math.inf):
-        return math.inf
+        return value
     return positive_at_run_time(name, value)
 
 
@@ -264,11 +266,10 @@ def integer_from(low: int, remedy: str = "", high: int | float = math.inf) -> Ch
 LARGEST_STEP_LIMIT = 2**30  # what counters of 32 bits hold with room to spare
 
 
-def step_limit(name: str, value: object) -> int:
-    """Return the number of steps at which a run gives up; None is the largest there is."""
-    if value is None:
-        return LARGEST_STEP_LIMIT
-    return integer_from(1, "None is no limit", LARGEST_STEP_LIMIT)(name, value)
+def step_limit(name: str, value: object) -> int | None:
+    """Check for the number of steps at which a run gives up; None is the largest there is."""
+    check = integer_from(1, "None is no limit", LARGEST_STEP_LIMIT)
+    return None if value is None else check(name, value)
 
 
 def event_limit(name: str, value: object) -> int:

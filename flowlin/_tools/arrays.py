@@ -141,6 +141,12 @@ def smallest_value(array: Array | np.ndarray) -> float:
     return float(np.min(np.asarray(array)))
 
 
+def rms_size(array: Array | np.ndarray) -> float:
+    """Return the root mean square of a concrete array, by JAX only if processes share it."""
+    xp = jnp if _is_distributed(array) else np
+    return float(xp.sqrt(xp.mean(xp.square(xp.asarray(array, float)))))
+
+
 def automatic_mesh(mesh: Mesh) -> Mesh:
     """Return a mesh whose axes XLA partitions by itself.
 

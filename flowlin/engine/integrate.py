@@ -37,7 +37,8 @@ from flowlin.engine.step_control import (
     with_inner_state,
 )
 from flowlin.events.watch import Observer, Watch, log_with_names, watches_without_names
-from flowlin.networks.base import AbstractModel, trainable_part
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.trainable import trainable_part
 from flowlin.record.event_log import EventLog
 from flowlin.record.gate_log import gate_log
 from flowlin.record.origin import Origin, RunState
@@ -227,7 +228,7 @@ class FlowRun(AbstractRun):
         goal = method.objective
         watched = [(watch.channel, watch.direction, watch.terminate) for watch in self.watches]
         found = {
-            "network": (problem.network.kind, problem.network),
+            "network": (problem.network.facts.kind, problem.network),
             "task": problem.task,
             "loss": repr(problem.loss),
             "kinks": describe_options(method.kinks),

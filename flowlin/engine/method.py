@@ -18,7 +18,7 @@ from flowlin._tools.numerics import FlatTree
 from flowlin._tools.smooth_operations import has_only_smooth_operations
 from flowlin._tools.warn import warn_user
 from flowlin.engine.allowed import ErrorPerUnit, ErrorScaledController
-from flowlin.engine.kinks.averaged import AveragedGates
+from flowlin.engine.kinks.averaged import AbstractAveraging
 from flowlin.engine.kinks.kink_places import kink_places, walks_through_loss
 from flowlin.engine.kinks.kink_policies import (
     ASKED_REASON,
@@ -46,6 +46,8 @@ from flowlin.engine.solvers.wrapped import is_explicit
 from flowlin.networks.base import AbstractOwnModel
 from flowlin.networks.modules import has_known_kinks
 from flowlin.training.cross_entropy import CrossEntropy
+from flowlin.training.function_loss import FunctionLoss
+from flowlin.training.loss_kinks import kinks_of_loss
 from flowlin.training.objective import AbstractObjective, ModifiedLoss
 from flowlin.training.problem import Problem
 from flowlin.training.rules import (
@@ -175,7 +177,7 @@ class Method(eqx.Module):
         if not self.error_by_unit:
             return self.controller
         # A solver that takes over across kinks averages none: it gets a control without memory.
-        traits = self.kinks.traits if isinstance(self.solver, AveragedGates) else StepTraits()
+        traits = self.kinks.traits if isinstance(self.solver, AbstractAveraging) else StepTraits()
         by_number = self.kinks.traits.counts_by_number
         if self.kinks.walks and isinstance(self.solver, RKC):
             # At held sides nothing grows any more, and as much as this is allowed in all.
@@ -225,7 +227,7 @@ def choose_method(
     """Choose the method for a problem, and say why: the user's choices first, else by its facts."""
     network, dtype = problem.network, problem.network.dtype
     sites, asked = loss_sites_apart(problem), kinks
-    known, kinks_because = network.kinks_and_reason
+    known, kinks_because = network.facts.kinks, network.facts.kinks_because
     _require_known_kinks(kinks, known, kinks_because)
     has_kinks = bool(kink_places(problem))
     if has_kinks and kinks is not None:
@@ -279,9 +281,12 @@ def choose_method(
 def _is_smooth(problem: Problem) -> bool:
     """Tell whether network and loss are surely without kinks."""
     network, task, loss = problem.network, problem.task, problem.loss
-    known = network.kinks_and_reason[0] == "none"
+    known = network.facts.kinks == "none"
     if not known and not has_only_smooth_operations(network.outputs, task.x):
         return False
+    if isinstance(loss, FunctionLoss):
+        found = kinks_of_loss(loss, task.outputs, network.dtype)
+        return not (found.sites or found.unknown_because)
     known = type(loss) in (SquaredError, CrossEntropy)
     return known or has_only_smooth_operations(loss, task.y, task.y, task.weights)
 

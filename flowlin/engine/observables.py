@@ -11,6 +11,7 @@ from flowlin._tools.arrays import Parameters
 from flowlin._tools.user_functions import require_recordable, user_function_errors
 from flowlin.measures.modes import Modes
 from flowlin.networks.base import AbstractModel
+from flowlin.networks.modules import as_module
 from flowlin.record.observed import ObservedRows
 from flowlin.tasks.task import Task
 
@@ -81,6 +82,6 @@ class Observables(eqx.Module):
         for name, function in self.functions.items():
             what = f"`observe[{self.message_names.words.get(name, name)!r}]`"
             with user_function_errors(f"{what} fails"):
-                value = function(network.module, task)
+                value = function(as_module(network), task)
             found[name] = require_recordable(what, value)
         return jax.tree.map(lambda a: a if eqx.is_array(a) else jnp.asarray(a, float), found)

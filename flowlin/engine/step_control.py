@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from flowlin._tools.arrays import replace_fields
 from flowlin._tools.numerics import previous_float
-from flowlin.engine.kinks.averaged import EVALUATIONS_PER_STEP, AveragedGates
+from flowlin.engine.kinks.averaged import AbstractAveraging
 from flowlin.engine.method import Method
 from flowlin.engine.recorder import RecorderState
 from flowlin.engine.signals import PAUSED
@@ -246,8 +246,8 @@ def evaluations_after(
 
 def evaluations_per_step(solver: diffrax.AbstractSolver) -> int | None:
     """Return the evaluations of each tried step; None where their number is not known."""
-    if isinstance(solver, AveragedGates):
-        return EVALUATIONS_PER_STEP
+    if isinstance(solver, AbstractAveraging):
+        return solver.evaluations
     return evaluations(solver) if is_explicit(solver) else None
 
 

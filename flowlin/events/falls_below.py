@@ -8,7 +8,8 @@ from jaxtyping import Array, ArrayLike
 from flowlin._tools.arguments import checked, finite
 from flowlin.events.event import AbstractEvent, level_watch
 from flowlin.events.watch import Watch
-from flowlin.networks.base import AbstractModel, trainable_part
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.trainable import trainable_part
 from flowlin.training.objective import AbstractObjective, tree_norm
 from flowlin.training.problem import Problem
 

@@ -87,11 +87,11 @@ class UnitSwitches(AbstractEvent):
                 "descents: a flow's log knows what slides, and mini-batches are not looked at "
                 "after every step; leave `window` out."
             )
-        about, why = network.kinks_and_reason
+        about, why = network.facts.kinks, network.facts.kinks_because
         if kinks.walks and has_known_kinks(network) and layer_places(network):
             return []
         if not isinstance(network, AbstractNetwork):
-            why = why if about == "unknown" else f"a {network.kind} has no gates of their own"
+            why = why if about == "unknown" else f"a {network.facts.kind} has no gates of their own"
             raise ValueError(
                 f"`events` holds {type(self).__name__}, which watches hidden units, and {why}; "
                 "watch a function of it by fl.Crossing."

@@ -13,7 +13,20 @@ from flowlin.training.problem import Problem
 RESERVED_NAMES = {"gate": "a run's gates", "branch": "a run's branches"}
 
 _event = instance_of(AbstractEvent, "an event", "wrap a function as fl.Crossing(function)")
-CHECKS_BY_NAME["events"] = sequence_of(_event, "a sequence of events")
+_some_events = sequence_of(_event, "a sequence of events")
+
+
+def _one_or_more(name: str, value: object) -> AbstractEvent | tuple[AbstractEvent, ...]:
+    """Check for an event, or a sequence of some."""
+    return value if isinstance(value, AbstractEvent) else _some_events(name, value)
+
+
+CHECKS_BY_NAME["events"] = _one_or_more
+
+
+def as_events(events: AbstractEvent | Sequence[AbstractEvent]) -> tuple[AbstractEvent, ...]:
+    """Return a run's events, of which there may be one alone, as a tuple."""
+    return (events,) if isinstance(events, AbstractEvent) else tuple(events)
 
 
 def user_watches(

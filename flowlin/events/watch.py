@@ -16,6 +16,7 @@ from flowlin.events.path import StepPath
 from flowlin.measures.modes import ModeStrengths
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.layered import forward_pass
+from flowlin.networks.modules import as_module
 from flowlin.networks.network_kinds import AbstractNetwork, LinearNetwork
 from flowlin.record.buffer import EventBuffer
 from flowlin.record.channel import Channel
@@ -105,10 +106,9 @@ class Watch(eqx.Module):
 
     `below` and `above` are the sides of the channel's component that the signs stand for. Two
     watches of one event with sides (-1, 0) and (0, 1) enclose a kink and share a channel; no two
-    events do, since their names differ. A function that is `monotone` along a flow is not sampled
-    inside a step: its signs at the ends tell all. With `touches`, a dip into the step's error
-    that comes out on the same side counts as a pair of crossings. With `from_start`, not being
-    above at t = 0 is an event there.
+    events do. A function that is `monotone` along a flow is not sampled inside a step: its signs at
+    the ends tell all. With `touches`, a dip into the step's error that comes out on the same side
+    counts as a pair of crossings. With `from_start`, not being above at t = 0 is an event there.
     """
 
     function: AbstractWatched
@@ -186,7 +186,7 @@ class BoundToTask(eqx.Module):
     task: Task
 
     def __call__(self, network: AbstractModel) -> Array:
-        return self.function(network.module, self.task)
+        return self.function(as_module(network), self.task)
 
 
 MANY_SAMPLES = 1000  # in the task, from which on mode strengths count as slow despite of kinks

@@ -75,8 +75,8 @@ def centre_samples(array: Array) -> Array:
     return jnp.where(constant, 0.0, off)
 
 
-def _trajectory_or_networks(name: str, value: object) -> object:
-    """Accept a trajectory, or networks stacked on a leading axis."""
+def _trajectory_or_networks(name: str, value: PyTree) -> Trajectory | AbstractModel:
+    """Return a trajectory, or the model of networks that are stacked on a leading axis."""
     if isinstance(value, Trajectory):
         return value
     if not isinstance(value, eqx.Module):
@@ -92,7 +92,7 @@ def _trajectory_or_networks(name: str, value: object) -> object:
     return value
 
 
-@checked(flow=_trajectory_or_networks, measure=require_measure, task=require_samples)
+@checked(flow=None, measure=require_measure, task=require_samples)
 def along(flow: PyTree, measure: Measure | AbstractPreparedMeasure, task: Samples = None) -> PyTree:
     """Return a measure at all saved times of a trajectory, in one call.
 
@@ -112,9 +112,10 @@ def along(flow: PyTree, measure: Measure | AbstractPreparedMeasure, task: Sample
     **Raises:** `ValueError` if the run recorded observables instead of networks, for networks that
     are not stacked, and for a measure that returns no arrays.
     """
-    if isinstance(flow, Trajectory):
-        return flow.along(measure, task)
-    return measure_networks(measure, flow, task)
+    source = _trajectory_or_networks("flow", flow)
+    if isinstance(source, Trajectory):
+        return source.along(measure, task)
+    return measure_networks(measure, source, task)
 
 
 @checked(measure=MEASURE)

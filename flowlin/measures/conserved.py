@@ -5,7 +5,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from flowlin._tools.arguments import checked, finite_array, float_array
 from flowlin._tools.arrays import Numbers
-from flowlin.networks.base import number_of_layer
+from flowlin.networks.base import number_of_layer, time_constants
 from flowlin.networks.modules import unit_places
 from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.measured import Samples, require_samples
@@ -38,7 +38,7 @@ def conserved(
     """
     del task
     layer = number_of_layer(layer, unit_places(network))
-    taus = network.time_constants(float_array("tau", tau))[0]
+    taus = time_constants(network, float_array("tau", tau))[0]
     b = network.biases[layer]
     into = jnp.sum(network.weights[layer] ** 2, axis=1)
     out_of = jnp.sum(network.weights[layer + 1] ** 2, axis=0)

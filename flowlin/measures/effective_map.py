@@ -1,18 +1,29 @@
 """The affine map that a network is at each sample."""
 
-from typing import NamedTuple, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
-from flowlin._tools.arguments import checked
+from flowlin._tools.arguments import checked, real_array
+from flowlin._tools.arrays import Numbers, require_finite
 from flowlin._tools.files import saveable
 from flowlin.measures.along import inputs_of
 from flowlin.networks.base import AbstractModel, number_of_layer
-from flowlin.networks.modules import ForeignModel, as_model, unit_places
-from flowlin.networks.network_kinds import AbstractNetwork
+from flowlin.networks.kink_program import KinkProgram, outputs_and_preactivations
+from flowlin.networks.layered import list_per_layer
+from flowlin.networks.modules import (
+    ForeignModel,
+    any_module,
+    as_model,
+    has_known_kinks,
+    module_preactivations_off_kinks,
+    unit_places,
+)
+from flowlin.networks.network_kinds import AbstractNetwork, preactivations_off_kinks
 from flowlin.record.measured import Samples, require_samples
 
 
@@ -24,9 +35,13 @@ class EffectiveMap(NamedTuple):
     offset: Array
 
 
-@checked(network=as_model, task=require_samples)
+@checked(network=any_module, task=require_samples, sides=None)
 def effective_map(
-    network: eqx.Module, task: Samples, *, layer: int | str | None = None
+    network: eqx.Module,
+    task: Samples,
+    *,
+    layer: int | str | None = None,
+    sides: Sequence[Numbers] | None = None,
 ) -> EffectiveMap:
     r"""Return the affine map that the network is at each sample, $W_{eff}(x)\, x + b_{eff}(x)$.
 
@@ -36,7 +51,10 @@ def effective_map(
       b_{eff} = c\, b_L + \sum_{l < L} W_L \Big(\prod_{l < k < L} D_k W_k\Big) D_l\, c\, b_l.$$
 
     Exact at every x; away from kinks W_eff is the Jacobian. On a kink, where h = 0 whatever the
-    gate, the map is the one with the gate of z < 0.
+    gate, the map is the one with the gate of z < 0, in modules that of $\max(z, 0)$; so it is where
+    z is zero up to the rounding of its terms, as of pairs that slide along a walk, at its end and
+    at the ends of its steps. Between those the saved networks of several layers and of modules have
+    an error of the run's interpolation in such a z, and `sides` tell the gates.
 
     Gated graphs, globally gated networks and gated modules have such a map by their given gates.
 
@@ -54,30 +72,67 @@ def effective_map(
     - `network`, of flowlin or any Equinox module of one sample; `task` or inputs (P, N_in).
     - `layer`: None for the outputs, otherwise the hidden layer whose activations are mapped to; of
       flowlin's networks alone, as other modules' layers are not known.
+    - `sides`: of each hidden layer, or place with kinks, (P, H), as `flow.events.sides(t, layer)`
+      has them: a gate is on where its side is positive. None tells them by z.
 
     **Returns:** `EffectiveMap`, a named tuple (matrix, offset).
 
-    **Raises:** `ValueError` for a layer out of range, or per-sample gates of other samples.
+    **Raises:** `ValueError` for a layer out of range, per-sample gates of other samples, sides of
+    other shapes or with NaN, or of a network without kinks that are known.
     """
-    if not isinstance(network, AbstractNetwork):
+    own = as_model("network", network)
+    x = inputs_of(own, task)
+    if isinstance(own, ForeignModel):
+        own.sample_output(x.shape[1], "of `task`")
+        own, x = own.with_kinks(x.shape[1]), x.astype(own.dtype)
+    found = None if sides is None else _require_sides(own, x, sides)
+    if not isinstance(own, AbstractNetwork):
         if layer is not None:
             raise ValueError(
                 f"`layer` must be None for a network whose units do not stand in layers of "
                 f"flowlin's own, got {layer}; pass the module of its layers up to there."
             )
-        own = cast(AbstractModel, network)  # as `checked` leaves it
-        x = inputs_of(own, task)
-        return (
-            _tangent_maps(own, x) if isinstance(own, ForeignModel) else _maps_from_columns(own, x)
-        )
-    own = network
+        if not isinstance(own, ForeignModel):
+            return _maps_from_columns(own, x)
+        return _tangents_at_gates(own, x, found) if own.hidden else _tangent_maps(own, x)
     top = None if layer is None else number_of_layer(layer, unit_places(own))
-    return _maps_from_gates(own, inputs_of(own, task), top)
+    # The sign is all that a gate asks of z, and a side is one.
+    signs = preactivations_off_kinks(own, x) if found is None else found
+    gates = tuple(jnp.broadcast_to(own.gate(k, z), z.shape) for k, z in enumerate(signs))
+    return _maps_from_gates(own, x, gates, top)
 
 
-def _maps_from_gates(network: AbstractNetwork, x: Array, layer: int | None) -> EffectiveMap:
+def _require_sides(
+    own: AbstractModel, x: Array, sides: Sequence[Numbers]
+) -> tuple[Float[Array, "P H"], ...]:
+    """Return sides as real arrays of the model's precision, one for each of its hidden layers.
+
+    **Raises:** `ValueError` for another number of them, for other shapes, or without kinks.
+    """
+    if not has_known_kinks(own):
+        raise ValueError(
+            f"`sides` must be None for a network without sides: {own.facts.kinks_because}."
+        )
+    listed = list_per_layer("sides", sides, "(P, H) per hidden layer")
+    found = tuple(
+        jnp.asarray(real_array(f"sides[{k}]", a), own.dtype) for k, a in enumerate(listed)
+    )
+    for k, one in enumerate(found):
+        require_finite(f"sides[{k}]", one)
+    wanted = [(len(x), width) for width in own.hidden]
+    if [a.shape for a in found] != wanted:
+        raise ValueError(
+            f"`sides` must have shapes {wanted}, one (P, H) per hidden layer, got "
+            f"{[a.shape for a in found]}; take [flow.events.sides(t, k) for k in "
+            f"range({len(wanted)})]."
+        )
+    return found
+
+
+def _maps_from_gates(
+    network: AbstractNetwork, x: Array, gates: tuple[Array, ...], layer: int | None
+) -> EffectiveMap:
     """Return the maps to a hidden layer, or to the outputs, from the gates of the samples."""
-    gates = network.gates(x)
     top = len(network.weights) - 1 if layer is None else layer
 
     def map_of_sample(gates: tuple[Array, ...]) -> EffectiveMap:
@@ -100,19 +155,42 @@ def _maps_from_gates(network: AbstractNetwork, x: Array, layer: int | None) -> E
 
 
 def _tangent_maps(network: ForeignModel, x: Array) -> EffectiveMap:
-    """Return the tangents at the samples, by one derivative per output, or per input."""
+    """Return the tangents of a module without known kinks at the samples."""
+    return _tangents_of(network, x, lambda sample, _: network.module(sample), ())
+
+
+def _tangents_at_gates(
+    network: ForeignModel, x: Array, sides: tuple[Array, ...] | None
+) -> EffectiveMap:
+    """Return the tangents of a module of ReLUs at the samples, at the gates of z, or of sides."""
+    program = network.kink_program(x.shape[1])
+    assert isinstance(program, KinkProgram)
+    leaves = jax.tree.leaves((network.inexact, network.fixed))
+    signs = jnp.concatenate(sides or module_preactivations_off_kinks(network, x), axis=1)
+
+    def output_of(sample: Array, gates: Array) -> Array:
+        nothing = jnp.zeros_like(gates)
+        return outputs_and_preactivations(program, [*leaves, sample], gates, nothing)[0]
+
+    return _tangents_of(network, x, output_of, (signs > 0).astype(network.dtype))
+
+
+def _tangents_of(
+    network: ForeignModel, x: Array, output_of: Callable[[Array, Any], Array], gates: Any
+) -> EffectiveMap:
+    """Return the tangents of a function of sample and gates, per output or per input."""
     outputs = network.sample_output(x.shape[1], "of `task`").shape[0]
     jacobian = jax.jacrev if outputs <= x.shape[1] else jax.jacfwd
 
-    def output_twice(x: Array) -> tuple[Array, Array]:
-        value = network.module(x)
+    def output_twice(x: Array, gates: Any) -> tuple[Array, Array]:
+        value = output_of(x, gates)
         return value, value
 
-    def tangent_of_sample(x: Array) -> EffectiveMap:
-        matrix, value = jacobian(output_twice, has_aux=True)(x)
+    def tangent_of_sample(x: Array, gates: Any) -> EffectiveMap:
+        matrix, value = jacobian(output_twice, has_aux=True)(x, gates)
         return EffectiveMap(matrix, value - matrix @ x)
 
-    return jax.vmap(tangent_of_sample)(x)
+    return jax.vmap(tangent_of_sample)(x, gates)
 
 
 def _maps_from_columns(network: AbstractModel, x: Array) -> EffectiveMap:

@@ -1,22 +1,19 @@
 """The Euclidean norm of the loss's gradient."""
 
-from typing import cast
-
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
 from flowlin._tools.arguments import checked
-from flowlin.networks.base import AbstractModel, trainable_flags, trainable_part
-from flowlin.networks.modules import as_model
+from flowlin.networks.modules import any_module, as_model
+from flowlin.networks.trainable import trainable_flags, trainable_part
 from flowlin.record.measured import require_targets
 from flowlin.tasks.task import Task
-from flowlin.training.function_loss import AnyLoss
-from flowlin.training.loss import Loss
+from flowlin.training.function_loss import AnyLoss, as_loss
 from flowlin.training.objective import FullData, tree_norm
 from flowlin.training.squared_error import SquaredError
 
 
-@checked(network=as_model)
+@checked(network=any_module)
 def gradient_norm(
     network: eqx.Module,
     task: Task,
@@ -45,9 +42,9 @@ def gradient_norm(
     **Raises:** `ValueError` for a `trainable` that does not fit or leaves nothing to train, and
     other bad input.
     """
-    own = cast(AbstractModel, network)  # as `checked` leaves it
+    own = as_model("network", network)
     require_targets(own, task)
     flags = trainable_flags(own, trainable)
     task = task if task.x.dtype == own.dtype else task.astype(own.dtype)
-    objective = FullData(task, cast(Loss, loss), shards=task.shards)
+    objective = FullData(task, as_loss(loss), shards=task.shards)
     return tree_norm(trainable_part(objective.gradient(own), flags))

@@ -1,7 +1,6 @@
 """Measures of hidden units: activations, and how many are always on."""
 
 import math
-from typing import cast
 
 import equinox as eqx
 import jax
@@ -12,15 +11,21 @@ from flowlin._tools.arguments import checked
 from flowlin.measures.along import inputs_of
 from flowlin.networks.base import AbstractModel, number_of_layer
 from flowlin.networks.kink_program import KinkProgram, preactivations_by_place
-from flowlin.networks.modules import ForeignModel, as_model, unit_places
-from flowlin.networks.network_kinds import AbstractNetwork
+from flowlin.networks.modules import (
+    ForeignModel,
+    any_module,
+    as_model,
+    module_preactivations_off_kinks,
+    unit_places,
+)
+from flowlin.networks.network_kinds import AbstractNetwork, preactivations_off_kinks
 from flowlin.record.linearization import Activity
 from flowlin.record.measured import Samples, require_samples
 from flowlin.tasks.task import Task
 from flowlin.training.objective import sum_over_samples
 
 
-@checked(network=as_model, task=require_samples)
+@checked(network=any_module, task=require_samples)
 def hidden(network: eqx.Module, task: Samples, *, layer: int | str = 0) -> Float[Array, "P H"]:
     """Return the activations h = g z of a hidden layer, (P, H): the samples' representations.
 
@@ -37,20 +42,22 @@ def hidden(network: eqx.Module, task: Samples, *, layer: int | str = 0) -> Float
 
     **Raises:** `ValueError` for a layer that there is not, and a module without known kinks.
     """
-    own, x = _with_units(cast(AbstractModel, network), task)
+    own, x = _with_units(as_model("network", network), task)
     layer = number_of_layer(layer, unit_places(own))
     z = _preactivations(own, x)[layer]
     return own.activation(layer, z) if isinstance(own, AbstractNetwork) else jnp.maximum(z, 0)
 
 
-@checked(network=as_model, task=require_samples)
+@checked(network=any_module, task=require_samples)
 def activity(
     network: eqx.Module, task: Samples, *, quantile: float = 0.0, layer: int | str = 0
 ) -> Activity:
     """Return the always-on, gating and off fractions of a hidden layer's units, by the signs of z.
 
-    A pair is on where z > 0. On its kink z is zero up to rounding, of either sign, so where pairs
-    slide the numbers to quote are those of `flow.linearization().activity(t)`, which knows sides.
+    A pair is on where z > 0, and z is no rounding: as at its kink, where a pair that slides is off.
+    Between the steps of a run of several layers or of a module such a z has an error of the run's
+    interpolation, and the numbers to quote are those of `flow.linearization().activity(t)`, which
+    knows sides.
 
     **Arguments:**
 
@@ -65,13 +72,13 @@ def activity(
     **Raises:** `ValueError` for a layer that there is not, a quantile out of range, and a module
     without known kinks.
     """
-    own, x = _with_units(cast(AbstractModel, network), task)
+    own, x = _with_units(as_model("network", network), task)
     layer = number_of_layer(layer, unit_places(own))
     number, units = x.shape[0], jnp.asarray(own.hidden[layer], own.dtype)
 
     def count_on(rows):
         x, gates = rows
-        z = _preactivations(own.with_sample_gates(gates), x)[layer]
+        z = _z_without_rounding(own.with_sample_gates(gates), x)[layer]
         return jnp.sum(z > 0, axis=0)
 
     shards = task.shards if isinstance(task, Task) else 1
@@ -90,9 +97,17 @@ def _with_units(own: AbstractModel, task: Samples) -> tuple[AbstractModel, Array
     if not isinstance(own, AbstractNetwork) and not own.hidden:
         raise ValueError(
             "`network` must be one of flowlin whose hidden units stand in layers, or a module of "
-            f"ReLUs; {own.kinks_and_reason[1]}."
+            f"ReLUs; {own.facts.kinks_because}."
         )
     return own, x
+
+
+def _z_without_rounding(own: AbstractModel, x: Array) -> tuple[Array, ...]:
+    """Return z (P, H) of every hidden layer or place with kinks, zero where it may be rounding."""
+    if isinstance(own, AbstractNetwork):
+        return preactivations_off_kinks(own, x)
+    assert isinstance(own, ForeignModel)
+    return module_preactivations_off_kinks(own, x)
 
 
 def _preactivations(own: AbstractModel, x: Array) -> tuple[Array, ...]:

@@ -1,7 +1,6 @@
 """Kinks of hidden units: where they are, and how fast they move."""
 
 from collections.abc import Callable
-from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +15,7 @@ from flowlin.networks.modules import unit_places
 from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.measured import Samples, require_samples, require_targets
 from flowlin.tasks.task import Task
-from flowlin.training.function_loss import AnyLoss
-from flowlin.training.loss import Loss
+from flowlin.training.function_loss import AnyLoss, as_loss
 from flowlin.training.objective import FullData
 from flowlin.training.rules import VectorField
 from flowlin.training.squared_error import SquaredError
@@ -61,7 +59,7 @@ def velocity(
     **Returns:** (weights, biases) of the network's shapes, per unit of flow time; None where
     there is no bias.
     """
-    objective = FullData(require_targets(network, task), cast(Loss, loss), shards=task.shards)
+    objective = FullData(require_targets(network, task), as_loss(loss), shards=task.shards)
     field = VectorField(objective, network, jnp.asarray(tau, network.dtype))
     return field(None, network.parameters, None)
 

@@ -1,23 +1,20 @@
 """Loss and error rate of a network on a task."""
 
-from typing import cast
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowlin._tools.arguments import checked
-from flowlin.networks.base import AbstractModel
-from flowlin.networks.modules import as_model
+from flowlin.networks.fit import numbers_per_sample
+from flowlin.networks.modules import any_module, as_model
 from flowlin.record.measured import require_targets
 from flowlin.tasks.task import Task, weights_by_sample
-from flowlin.training.function_loss import AnyLoss
-from flowlin.training.loss import Loss
+from flowlin.training.function_loss import AnyLoss, as_loss
 from flowlin.training.objective import FullData, sum_over_samples
 from flowlin.training.squared_error import SquaredError
 
 
-@checked(network=as_model)
+@checked(network=any_module)
 def loss(network: eqx.Module, task: Task, *, loss: AnyLoss = SquaredError()) -> Float[Array, ""]:
     """Return the loss of a network on a task, such as held-out samples.
 
@@ -26,13 +23,12 @@ def loss(network: eqx.Module, task: Task, *, loss: AnyLoss = SquaredError()) -> 
 
     **Returns:** the loss, a scalar.
     """
-    own = cast(AbstractModel, network)  # as `checked` leaves it
-    return FullData(require_targets(own, task), cast(Loss, loss), shards=task.shards).loss_value(
-        own
-    )
+    own = as_model("network", network)
+    objective = FullData(require_targets(own, task), as_loss(loss), shards=task.shards)
+    return objective.loss_value(own)
 
 
-@checked(network=as_model)
+@checked(network=any_module)
 def error_rate(network: eqx.Module, task: Task) -> Float[Array, ""]:
     """Return the share of samples whose largest output is not their class, the error rate.
 
@@ -46,12 +42,12 @@ def error_rate(network: eqx.Module, task: Task) -> Float[Array, ""]:
 
     **Raises:** `ValueError` for a single output.
     """
+    own = as_model("network", network)
     if task.outputs < 2:
         raise ValueError(
             "a classification error needs one output per class, and the task has a single output; "
             "give it one-hot targets."
         )
-    own = cast(AbstractModel, network)  # as `checked` leaves it
     require_targets(own, task)
 
     def wrong_weight(rows):
@@ -61,5 +57,5 @@ def error_rate(network: eqx.Module, task: Task) -> Float[Array, ""]:
         return jnp.sum(missed if weights is None else jnp.where(missed, weights, 0.0))
 
     rows = (task.x, task.y, own.sample_gates, weights_by_sample(task, "error rates are"))
-    wrongs = sum_over_samples(wrong_weight, rows, own.numbers_per_sample(task), task.shards)
+    wrongs = sum_over_samples(wrong_weight, rows, numbers_per_sample(own, task), task.shards)
     return wrongs.astype(own.dtype) / jnp.asarray(task.mass, own.dtype)

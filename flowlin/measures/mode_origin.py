@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from flowlin._tools.arrays import is_traced
 from flowlin.networks.base import AbstractModel, AbstractOwnModel
+from flowlin.networks.fit import require_fit
 from flowlin.networks.graph import AbstractGraph
 from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.tasks.task import Task, has_entry_weights, weights_by_sample
@@ -74,7 +75,7 @@ def require_origin(
 def _require_shapes(modes: ModesLike, network: AbstractModel, task: Task | None) -> None:
     """Raise `ValueError` unless modes have the inputs and outputs of the task, or the network."""
     if task is not None:
-        network.require_fit(task)
+        require_fit(network, task)
     own = modes.v.shape[-2] - bool(modes.bias_strength), modes.u.shape[-2]
     if task is not None:
         found = task.inputs, task.outputs

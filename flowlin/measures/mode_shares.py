@@ -1,6 +1,6 @@
 """A network's function in the coordinates of a task's modes; strengths are `Modes.strengths`."""
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,13 +11,12 @@ from flowlin._tools.arguments import checked
 from flowlin._tools.arrays import sample_mean
 from flowlin._tools.files import saveable
 from flowlin.measures.modes import Modes
-from flowlin.networks.base import AbstractModel
-from flowlin.networks.modules import as_model
+from flowlin.networks.modules import any_module, as_model
 from flowlin.record.measured import require_targets
 from flowlin.tasks.task import Task
 
 
-@checked(network=as_model)
+@checked(network=any_module)
 def mode_matrix(
     network: eqx.Module, task: Task, modes: Modes, *, check: bool = True
 ) -> Float[Array, "K K"]:
@@ -38,7 +37,7 @@ def mode_matrix(
 
     **Raises:** `ValueError` for such modes otherwise.
     """
-    own = cast(AbstractModel, network)  # as `checked` leaves it
+    own = as_model("network", network)
     observable = modes.observable(own, require_targets(own, task), check=check)
     return modes.u.T @ observable.output_correlation(own, task)
 
@@ -52,7 +51,7 @@ class ModeShares(NamedTuple):
     outside: Array
 
 
-@checked(network=as_model)
+@checked(network=any_module)
 def mode_shares(network: eqx.Module, task: Task, modes: Modes, *, check: bool = True) -> ModeShares:
     r"""Measure how much of the network's function on the task lies in the modes.
 
@@ -76,17 +75,18 @@ def mode_shares(network: eqx.Module, task: Task, modes: Modes, *, check: bool = 
 
     **Raises:** `ValueError` for such modes otherwise.
     """
-    matrix = mode_matrix(network, task, modes, check=check)
-    outputs = cast(AbstractModel, network).outputs(task.x)
+    own = as_model("network", network)
+    matrix = mode_matrix(own, task, modes, check=check)
+    outputs = own.outputs(task.x)
     squares, total = (
         matrix**2 * modes.d[None],
         sample_mean(jnp.sum(outputs**2, axis=1), task.weights),
     )
-    own = np.eye(len(squares), dtype=bool)
+    within = np.eye(len(squares), dtype=bool)
     for group in modes.equal:
-        own[np.ix_(group, group)] = True
-    diagonal = jnp.sum(jnp.where(own, squares, 0.0))
+        within[np.ix_(group, group)] = True
+    diagonal = jnp.sum(jnp.where(within, squares, 0.0))
     rest = outputs - modes.augmented(task.x) @ modes.v @ matrix.T @ modes.u.T
     outside = sample_mean(jnp.sum(rest**2, axis=1), task.weights)
-    off = jnp.sum(jnp.where(own, 0.0, squares))
+    off = jnp.sum(jnp.where(within, 0.0, squares))
     return ModeShares(diagonal / total, off / total, outside / total)

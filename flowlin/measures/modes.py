@@ -1,6 +1,6 @@
 """Modes of a task: the singular triples of its input-output correlation."""
 
-from typing import Any, cast
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -41,8 +41,9 @@ from flowlin.measures.singular_triples import (
     Group,
     singular_triples,
 )
-from flowlin.networks.base import AbstractModel, AbstractOwnModel
-from flowlin.networks.modules import as_model
+from flowlin.networks.base import AbstractOwnModel
+from flowlin.networks.fit import require_fit
+from flowlin.networks.modules import any_module, as_model
 from flowlin.networks.network_kinds import AbstractNetwork, GatedLinearNetwork, LinearNetwork
 from flowlin.record.measured import AbstractPreparedMeasure
 from flowlin.tasks.task import Task, weights_by_sample
@@ -145,7 +146,7 @@ class Modes(AbstractPreparedMeasure):
             raise ValueError(f"`x` must have shape (P, {inputs}), got {np.shape(x)}.")
         return prepend_constant(x, self.bias_strength) if self.bias_strength else x
 
-    @checked(network=as_model)
+    @checked(network=any_module)
     def strengths(
         self, network: eqx.Module, task: Task, *, check: bool = True
     ) -> Float[Array, " K"]:
@@ -156,7 +157,8 @@ class Modes(AbstractPreparedMeasure):
 
         **Raises:** `ValueError` for modes of another c or other data, unless `check=False`.
         """
-        return self.observable(network, task, check=check)(network, task)
+        own = as_model("network", network)
+        return self.observable(own, task, check=check)(own, task)
 
     @checked
     def hidden_vectors(
@@ -185,13 +187,13 @@ class Modes(AbstractPreparedMeasure):
             q = q * network.given_gates[0][None]
         return p, q
 
-    @checked(network=as_model)
+    @checked(network=any_module)
     def observable(self, network: eqx.Module, task: Task, *, check: bool = True) -> "ModeStrengths":
         """Return the mode strengths as a function of the network that costs no more than it must.
 
         **Raises:** `ValueError` for modes of another c or other data, unless `check=False`.
         """
-        require_origin(self, cast(AbstractModel, network), task, check)
+        require_origin(self, as_model("network", network), task, check)
         weights = weights_by_sample(task, MODES_ARE)
         return _mode_strengths(self, task.x, weights, isinstance(network, LinearNetwork))
 
@@ -322,7 +324,7 @@ def modes_within(task: Task, bias_strength: Any, same: float = 0.0, zero: float 
     """
     c = bias_strength
     if isinstance(c, AbstractOwnModel):
-        c.require_fit(task)
+        require_fit(c, task)
         c = own_bias_strength(c)
     if is_traced((task, c)):
         raise ValueError(

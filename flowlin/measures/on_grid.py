@@ -1,7 +1,6 @@
 """Outputs of a network on a grid in input space."""
 
 import math
-from typing import cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,14 +9,14 @@ from jaxtyping import Array, Float, PyTree
 from flowlin._tools.arguments import checked, float_array, index_from_zero
 from flowlin.measures.along import inputs_of
 from flowlin.networks.base import AbstractModel
-from flowlin.networks.modules import ForeignModel, as_model
+from flowlin.networks.modules import ForeignModel, any_module, as_model
 from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.measured import Samples, require_samples
 
 MOST_POINTS = 2**22  # points of a grid; more are taken for a mistake
 
 
-@checked(network=as_model, task=require_samples, axes=None, average=index_from_zero)
+@checked(network=any_module, task=require_samples, axes=None, average=index_from_zero)
 def on_grid(
     network: eqx.Module,
     task: Samples = None,
@@ -45,7 +44,7 @@ def on_grid(
     **Raises:** `ValueError` for a wrong number of axes, a coordinate out of range, or more than
     4 million points.
     """
-    own = cast(AbstractModel, network)  # as `checked` leaves it
+    own = as_model("network", network)
     inputs = _number_of_inputs(own, task, axes)
     axes = jnp.linspace(-1.0, 1.0, 21, dtype=own.dtype) if axes is None else axes
     axes = tuple(axes) if isinstance(axes, (tuple, list)) else (axes,) * inputs

@@ -12,8 +12,8 @@ from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.trajectory import Trajectory
 
 
-def _arrays_to_compare(name: str, value: PyTree) -> object:
-    """Accept a network, and return weights and biases, or any pytree's floating-point arrays."""
+def _arrays_to_compare(name: str, value: PyTree) -> PyTree:
+    """Return the weights and biases of a network, or any pytree's floating-point arrays."""
     if isinstance(value, AbstractNetwork):
         return CHECKS_BY_NAME["network"](name, value).parameters
     if isinstance(value, GatedGraph):
@@ -31,7 +31,7 @@ def _holds_floats(leaf: PyTree) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
-@checked(a=_arrays_to_compare, b=_arrays_to_compare, relative=boolean)
+@checked(a=None, b=None, relative=boolean)
 def distance(a: PyTree, b: PyTree, *, relative: bool = False) -> Float[Array, ""]:
     r"""Return the Euclidean distance $\|w_a - w_b\|$ of the parameters of two networks.
 
@@ -49,6 +49,7 @@ def distance(a: PyTree, b: PyTree, *, relative: bool = False) -> Float[Array, ""
 
     **Raises:** `ValueError` for parameters of different structure or shapes, and for trajectories.
     """
+    a, b = _arrays_to_compare("a", a), _arrays_to_compare("b", b)
     shapes = [[leaf.shape for leaf in jax.tree.leaves(given)] for given in (a, b)]
     if shapes[0] != shapes[1] or jax.tree.structure(a) != jax.tree.structure(b):
         got = f"arrays of shapes {shapes[0]} and {shapes[1]}"

@@ -1,7 +1,6 @@
 """The sharpness: leading eigenvalues of the loss's Hessian, by products with it."""
 
 from collections.abc import Callable
-from typing import cast
 
 import equinox as eqx
 import jax
@@ -14,12 +13,12 @@ from flowlin._tools.arguments import checked, integer_from
 from flowlin._tools.lanczos import BLOCKS, top_eigenvectors
 from flowlin._tools.memory import require_memory
 from flowlin._tools.numerics import jit_by_array
-from flowlin.networks.base import AbstractModel, trainable_flags, trainable_part
-from flowlin.networks.modules import as_model
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.modules import any_module, as_model
+from flowlin.networks.trainable import trainable_flags, trainable_part
 from flowlin.record.measured import require_targets
 from flowlin.tasks.task import Task
-from flowlin.training.function_loss import AnyLoss
-from flowlin.training.loss import Loss
+from flowlin.training.function_loss import AnyLoss, as_loss
 from flowlin.training.objective import FullData
 from flowlin.training.squared_error import SquaredError
 
@@ -28,7 +27,7 @@ WHOLE_SIZE, SIZE_PER_EIGENVALUE = 256, 20
 ROWS_AT_ONCE = 16  # of the whole Hessian
 
 
-@checked(network=as_model, count=integer_from(1))
+@checked(network=any_module, count=integer_from(1))
 def sharpness(
     network: eqx.Module,
     task: Task,
@@ -67,7 +66,7 @@ def sharpness(
     **Raises:** `ValueError` for more eigenvalues than there are, or than fit into memory, and other
     bad input.
     """
-    own = cast(AbstractModel, network)  # as `checked` leaves it
+    own = as_model("network", network)
     require_targets(own, task)
     flags = trainable_flags(own, trainable)
     size = sum(a.size for a in jax.tree.leaves(trainable_part(own.parameters, flags)))
@@ -83,7 +82,7 @@ def sharpness(
         "Ask for fewer",
     )  # fmt: skip
     task = task if task.x.dtype == own.dtype else task.astype(own.dtype)
-    objective = FullData(task, cast(Loss, loss), shards=task.shards)
+    objective = FullData(task, as_loss(loss), shards=task.shards)
     key = jax.random.key(0)  # handed over: XLA would draw the numbers as it compiles, one by one
     found = _top_eigenvalues((objective, own), flags, number, key)
     return found[0] if count is None else found

@@ -1,7 +1,6 @@
 """The neural tangent kernel of a model, column by column, without its Jacobian."""
 
 from collections.abc import Callable
-from typing import cast
 
 import equinox as eqx
 import jax
@@ -13,15 +12,17 @@ from flowlin._tools.arguments import boolean, checked
 from flowlin._tools.memory import require_memory
 from flowlin._tools.numerics import jit_by_array
 from flowlin.measures.along import inputs_of
-from flowlin.networks.base import AbstractModel, trainable_flags, trainable_part
-from flowlin.networks.modules import ForeignModel, as_model
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.fit import numbers_per_sample
+from flowlin.networks.modules import ForeignModel, any_module, as_model
+from flowlin.networks.trainable import trainable_flags, trainable_part
 from flowlin.record.measured import Samples, require_samples
 from flowlin.tasks.task import Task
 
 DERIVATIVE_BYTES = 2**28  # bytes for derivatives that are taken at once
 
 
-@checked(network=as_model, task=require_samples, by_output=boolean)
+@checked(network=any_module, task=require_samples, by_output=boolean)
 def tangent_kernel(
     network: eqx.Module, task: Samples, *, by_output: bool = False, trainable: PyTree = None
 ) -> Float[Array, "P P"] | Float[Array, "P N_out P N_out"]:
@@ -50,7 +51,7 @@ def tangent_kernel(
 
     Source: Jacot, Gabriel and Hongler (2018), Sec. 4.
     """
-    own = cast(AbstractModel, network)  # as `checked` leaves it
+    own = as_model("network", network)
     x = inputs_of(own, task).astype(own.dtype)
     if isinstance(own, ForeignModel):
         own.sample_output(x.shape[1], "of `task`")
@@ -118,7 +119,7 @@ def output_function(model: AbstractModel, x: Array) -> Callable[[PyTree], Array]
 
 def derivatives_at_once(model: AbstractModel, weights: PyTree, task: Task, samples: int) -> int:
     """Return the number of derivatives, of so many samples each, that fit into memory at once."""
-    numbers = sum(a.size for a in jax.tree.leaves(weights)) + samples * model.numbers_per_sample(
-        task
+    numbers = sum(a.size for a in jax.tree.leaves(weights)) + samples * numbers_per_sample(
+        model, task
     )
     return max(1, DERIVATIVE_BYTES // (numbers * model.dtype.itemsize))

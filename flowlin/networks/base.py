@@ -2,7 +2,7 @@
 
 import abc
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import equinox as eqx
@@ -19,6 +19,7 @@ from flowlin._tools.arguments import (
     index_from_zero,
     real_array,
     require_single,
+    with_article,
 )
 from flowlin._tools.arrays import AnyArray, Parameters, Product, replace_fields
 from flowlin._tools.files import saveable
@@ -43,6 +44,11 @@ class UnitPlace(NamedTuple):
     def units(self) -> int:
         """Return the number of units."""
         return math.prod(self.shape)
+
+    def pair_name(self, unit: int, sample: int) -> str:
+        """Name a pair of one of its units and a sample in words."""
+        at = ", ".join(str(int(k)) for k in np.unravel_index(unit, self.shape)) or "0"
+        return f"unit {at} of {self.part}, sample {sample}"
 
 
 def _number_or_part(name: str, value: object) -> int | str:
@@ -74,6 +80,40 @@ def number_of_layer(layer: int | str, places: Sequence[UnitPlace]) -> int:
     raise ValueError(f"`layer` = {layer!r} does not exist; layers are in {parts or 'no part'}.")
 
 
+def input_array(name: str, value: object) -> AnyArray:
+    """Check for an array of inputs; as for JAX, a list is none."""
+    if not isinstance(value, (jax.Array, np.ndarray)):
+        raise argument_error(name, "an array", value, f"pass jnp.asarray({name})")
+    return real_array(name, value)
+
+
+class ModelFacts(NamedTuple):
+    """Facts of a model that a run asks for, besides its arrays and its outputs.
+
+    - `name`: of its class; of a module, of the user's class.
+    - `kind`: a name for all of the model but its arrays, the same in every process.
+    - `hidden`: widths of the hidden layers, as far as they are known.
+    - `owners`: of each parameter array, in the order of the leaves, whose numbers it holds. An
+      owner is a layer of units (by name) with the axis along which they lie; the axis is None where
+      one owner has the whole array. A hidden unit owns its incoming weights, its bias, and in the
+      last hidden layer its outgoing weights.
+    - `layers`: of each parameter array the number of its layer; None where no layers are known.
+    - `kinks`, `kinks_because`: a word and a reason for `flow.stats`: the kinks of a model without
+      a policy for them.
+    - `numbers_per_sample`: how many numbers per sample a forward pass holds at once, where that is
+      known without a trace (`flowlin.networks.fit`).
+    """
+
+    name: str
+    kind: str
+    hidden: tuple[int, ...]
+    owners: tuple[tuple[str, int | None], ...]
+    layers: tuple[int, ...] | None
+    kinks: str
+    kinks_because: str
+    numbers_per_sample: int | None
+
+
 class AbstractModel(eqx.Module):
     """A function of one sample with arrays that can be trained.
 
@@ -83,13 +123,8 @@ class AbstractModel(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def module(self) -> PyTree:
-        """The user's own object, which a run hands out and calls observables with."""
-
-    @property
-    @abc.abstractmethod
-    def kind(self) -> str:
-        """A name for all of the model but its arrays, the same in every process."""
+    def facts(self) -> ModelFacts:
+        """Facts of the model besides its arrays and its outputs."""
 
     @property
     @abc.abstractmethod
@@ -97,37 +132,8 @@ class AbstractModel(eqx.Module):
         """The arrays that can be trained, as a tree."""
 
     @abc.abstractmethod
-    def parameters_of(self, module: PyTree) -> PyTree:
-        """Return the same arrays of another object like `module`, with None for those it lacks."""
-
-    @abc.abstractmethod
     def with_parameters(self: M, parameters: PyTree) -> M:
         """Return the same model with other parameters; those that are None stay."""
-
-    @property
-    @abc.abstractmethod
-    def dtype(self) -> np.dtype:
-        """Floating-point precision of the parameters."""
-
-    @property
-    @abc.abstractmethod
-    def hidden(self) -> tuple[int, ...]:
-        """Widths of the hidden layers, as far as they are known."""
-
-    @property
-    @abc.abstractmethod
-    def parameter_owners(self) -> list[tuple[str, int | None]]:
-        """Owner of each parameter array, in the order of the leaves: whose numbers it holds.
-
-        An owner is a layer of units (by name) with the axis along which they lie; the axis is None
-        where one owner has the whole array. A hidden unit owns its incoming weights, its bias, and
-        in the last hidden layer its outgoing weights.
-        """
-
-    @property
-    @abc.abstractmethod
-    def kinks_and_reason(self) -> tuple[str, str]:
-        """A word and a reason for `flow.stats`: the kinks of a model without a policy for them."""
 
     @property
     @abc.abstractmethod
@@ -139,109 +145,66 @@ class AbstractModel(eqx.Module):
         """Return the same model with these in place of `sample_gates`, for other samples."""
 
     @abc.abstractmethod
-    def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Compute the outputs for all samples at once."""
-
-    @abc.abstractmethod
     def smooth_outputs(
         self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
         """Compute the outputs with kinks rounded off over a width, if any.
 
         A `product` of h (P, N) and W (M, N) gives h W^T.
+
+        **Raises:** as `outputs`.
         """
 
-    @abc.abstractmethod
-    def numbers_per_sample(self, task: Task) -> int:
-        """Estimate how many numbers per sample of a task a forward pass holds at once."""
+    @checked(x=input_array)
+    def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
+        """Return the outputs (P, N_out) for all samples at once; no rows for no samples.
 
-    @abc.abstractmethod
-    def require_fit(self, task: Task) -> None:
-        """Raise `ValueError` unless the model takes the task's inputs and gives its outputs."""
-
-    @abc.abstractmethod
-    def time_constants(self, tau: Array) -> PyTree:
-        """Spread tau over the parameter arrays: one number for all, or one per layer (L,).
-
-        **Raises:** `ValueError` for a number of them that does not go with the layers.
+        **Raises:** `ValueError` for other inputs than it takes, or for another number of samples
+        than that of its given gates.
         """
+        return self.smooth_outputs(x, None, apply_weights)
 
-    @abc.abstractmethod
-    def pack_parameters(self, parameters: PyTree) -> PyTree:
-        """Return parameters, some of them None, in the form that a file holds."""
+    @property
+    def dtype(self) -> np.dtype:
+        """Floating-point precision of the parameters."""
+        return jax.tree.leaves(self.parameters)[0].dtype
 
-    @abc.abstractmethod
-    def unpack_parameters(self, stored: PyTree) -> PyTree:
-        """Return the parameters that `pack_parameters` has put into the form of a file."""
-
-    @abc.abstractmethod
-    def with_saved_arrays(self, stored: "AbstractModel", name: str) -> "AbstractModel":
-        """Return the model of a file, which is of this one's kind; `name` is this one's argument.
-
-        **Raises:** `ValueError` where shapes or precisions differ, naming which.
-        """
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Widths of the hidden layers, as far as they are known."""
+        return self.facts.hidden
 
 
-def trainable_flags(model: AbstractModel, trainable: PyTree) -> tuple[bool, ...] | None:
-    """Tell which of a model's parameter arrays a filter spec trains; None for all.
+def apply_weights(h: Array, w: Array) -> Array:
+    """Return h W^T for activations h (P, N) and weights W (M, N)."""
+    return h @ w.T
 
-    **Arguments:** `trainable` as for `gradient_flow`: None, a tree of truth values, or a function
-    of a leaf, as `eqx.partition` takes them. What cannot be trained is not, whatever it says.
 
-    **Raises:** `ValueError` for a spec that does not fit, or that leaves nothing to train.
+def time_constants(model: AbstractModel, tau: Array) -> PyTree:
+    """Spread tau over the parameter arrays: one number for all, or one per layer (L,).
+
+    A bias has that of its layer's weights.
+
+    **Raises:** `ValueError` for a number of them that does not go with the layers.
     """
-    if trainable is None:
-        return None
-    try:
-        kept = model.parameters_of(eqx.filter(model.module, trainable))
-    except (TypeError, ValueError) as error:
-        why = " ".join(str(error).split())[:100]
-        wanted = f"a function of a leaf, or a tree of truth values like the network ({why})"
-        raise argument_error("trainable", wanted, trainable) from None
-    places = jax.tree.structure(model.parameters).flatten_up_to(kept)
-    found = tuple(place is not None for place in places)
-    if not any(found):
+    facts, structure = model.facts, jax.tree.structure(model.parameters)
+    if not tau.ndim:
+        return jax.tree.unflatten(structure, [tau] * structure.num_leaves)
+    if facts.layers is None:
         raise ValueError(
-            "`trainable` leaves no array of `network` to train; mark those that move with True, "
-            "as `eqx.partition` takes them."
+            f"`tau` must be one number for {with_article(facts.name)}, got shape {tau.shape}: only "
+            "flowlin's layered networks have layers that are known."
         )
-    return None if all(found) else found
-
-
-def _filter_spec(name: str, value: PyTree) -> PyTree:
-    """Check a filter spec, as far as that can be done without the network."""
-    leaves = jax.tree_util.tree_flatten_with_path(value)[0]
-    if not leaves:
-        wanted = "a function of a leaf, or a tree of truth values like the network"
-        raise argument_error(name, wanted, value)
-    for path, leaf in leaves:
-        if not callable(leaf) and not isinstance(leaf, (bool, np.bool_)):
-            wanted = "True, False or a function of a leaf, or a tree of them like the network"
-            remedy = "an array moves as a whole" if path and np.ndim(leaf) else ""
-            raise argument_error(f"{name}{jax.tree_util.keystr(path)}", wanted, leaf, remedy)
-    return value
-
-
-CHECKS_BY_NAME["trainable"] = _filter_spec
-
-
-def trainable_part(parameters: PyTree, trainable_flags: tuple[bool, ...] | None) -> PyTree:
-    """Return a tree like the parameters, with None in place of what is not trained."""
-    if trainable_flags is None:
-        return parameters
-    leaves, structure = jax.tree.flatten(parameters)
-    kept = [leaf if moves else None for leaf, moves in zip(leaves, trainable_flags, strict=True)]
-    return jax.tree.unflatten(structure, kept)
+    own = max(facts.layers) + 1
+    if tau.shape != (own,):
+        raise ValueError(
+            f"`tau` must be one number or have one entry per layer, {own} with the readout, "
+            f"got shape {tau.shape}."
+        )
+    return jax.tree.unflatten(structure, [tau[k] for k in facts.layers])
 
 
 # ---- Whether a network is one that a function takes: not stacked, and of a task's shapes.
-
-
-def input_array(name: str, value: object) -> AnyArray:
-    """Check for an array of inputs; as for JAX, a list is none."""
-    if not isinstance(value, (jax.Array, np.ndarray)):
-        raise argument_error(name, "an array", value, f"pass jnp.asarray({name})")
-    return real_array(name, value)
 
 
 def require_inputs(
@@ -279,19 +242,6 @@ def require_task_fit(network: "AbstractOwnModel", task: Task) -> None:
         )
 
 
-def require_same_kind(network: PyTree, other: PyTree, name: str) -> None:
-    """Raise `ValueError` unless a file's network has the kind and shapes of the one given."""
-
-    def structure_and_shapes(one: PyTree) -> tuple[Hashable, list[tuple[int, ...]]]:
-        return jax.tree.structure(one), [leaf.shape for leaf in jax.tree.leaves(one)]
-
-    if structure_and_shapes(network) != structure_and_shapes(other):
-        raise ValueError(
-            f"`{name}` is {network!r}, and the file holds {other!r}; pass one of that kind, "
-            "or none for a network of flowlin."
-        )
-
-
 # ---- What flowlin's own networks have in common as models: weights, biases, and their strength.
 
 O = TypeVar("O", bound="AbstractOwnModel")  # noqa: E741
@@ -305,23 +255,9 @@ class AbstractOwnModel(AbstractModel):
     bias_strength: AbstractVar[Array]
 
     @property
-    def module(self: O) -> O:
-        """The network itself."""
-        return self
-
-    @property
-    def kind(self) -> str:
-        """The name of its class."""
-        return type(self).__name__
-
-    @property
     def parameters(self) -> Parameters:
         """The weights and the biases, which are trained."""
         return self.weights, self.biases
-
-    def parameters_of(self, module: "AbstractOwnModel") -> Parameters:
-        """Return the weights and biases of another network."""
-        return module.parameters
 
     def with_parameters(self: O, parameters: Parameters) -> O:
         """Return the same network with other weights and biases; those that are None stay."""
@@ -332,21 +268,3 @@ class AbstractOwnModel(AbstractModel):
     def astype(self: O, dtype: DTypeLike) -> O:
         """Return the same network in another floating-point precision, float32 or float64."""
         return jax.tree.map(lambda array: array.astype(dtype), self)
-
-    @property
-    def kinks_and_reason(self) -> tuple[str, str]:
-        """No kinks; ReLU networks, which have some, always have a policy for them."""
-        return "none", "the network has no kinks"
-
-    def pack_parameters(self, parameters: Parameters) -> Parameters:
-        """Return the parameters as they are."""
-        return parameters
-
-    def unpack_parameters(self, stored: Parameters) -> Parameters:
-        """Return the parameters as they are."""
-        return stored
-
-    def with_saved_arrays(self, stored: AbstractModel, name: str) -> AbstractModel:
-        """Return the file's network, which needs nothing of this one but to be of its kind."""
-        require_same_kind(self, stored, name)
-        return stored

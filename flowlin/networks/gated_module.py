@@ -3,32 +3,29 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.arguments import argument_error, checked
 from flowlin._tools.arrays import Numbers, Product, replace_fields, require_finite
 from flowlin._tools.files import saveable
 from flowlin._tools.printing import Summary, format_count, print_by
-from flowlin.networks.base import AbstractModel, input_array
+from flowlin.networks.base import AbstractModel, ModelFacts
 from flowlin.networks.kink_program import (
     KinkProgram,
     outputs_and_preactivations,
-    preactivations_by_place,
 )
 from flowlin.networks.layered import gate_arrays
-from flowlin.networks.modules import ForeignModel
+from flowlin.networks.modules import ForeignModel, module_preactivations_off_kinks
 from flowlin.tasks.task import Task
 
 
-def _module_with_kinks(name: str, value: object) -> ForeignModel:
+def _own_module(name: str, value: object) -> eqx.Module:
     """Check for a module of the user's own, or what a run has made of one."""
-    if isinstance(value, ForeignModel):
-        return value
-    if not isinstance(value, eqx.Module) or isinstance(value, AbstractModel):
+    own = isinstance(value, ForeignModel) or not isinstance(value, AbstractModel)
+    if not isinstance(value, eqx.Module) or not own:
         remedy = "networks of flowlin have `network.frozen(task)`"
         raise argument_error(name, "an Equinox module of ReLUs", value, remedy)
-    return ForeignModel.from_module(name, value)
+    return value
 
 
 def _model_with_known_kinks(name: str, value: object) -> ForeignModel:
@@ -78,11 +75,13 @@ class GatedModule(AbstractModel):
         self.gates = gate_arrays(gates, model.hidden, model.dtype)
 
     @staticmethod
-    @checked(network=_module_with_kinks)
+    @checked(network=_own_module)
     def frozen(network: eqx.Module, task: Task) -> "GatedModule":
         """Return a module with the gates (P, H) that it has on the samples, a layer after another.
 
-        A gate is one where z > 0, else zero.
+        A gate is one where z > 0, else zero: also where z is zero up to rounding, as of pairs that
+        slide along a walk. Between a walk's steps z of these may have an error of the run's
+        interpolation: there give `with_gates` those of `flow.events.sides(t, layer) > 0`.
 
         **Arguments:** `network`, a module of one sample; `task`, whose samples the gates are for.
 
@@ -93,7 +92,7 @@ class GatedModule(AbstractModel):
         return GatedModule(model, gates)
 
     @staticmethod
-    @checked(network=_module_with_kinks)
+    @checked(network=_own_module)
     def always_on(network: eqx.Module, task: Task) -> "GatedModule":
         """Return a module with gates (H,): 1 for units that are on for all samples, else 0.
 
@@ -114,52 +113,26 @@ class GatedModule(AbstractModel):
         return GatedModule(self.model, gates)
 
     @property
-    def module(self) -> "GatedModule":
-        """The model itself."""
-        return self
-
-    @property
     def name(self) -> str:
         """Its name with that of the module's class."""
         return f"GatedModule({self.model.name})"
 
     @property
-    def kind(self) -> str:
-        """Its name with the module's own, and all that this holds besides arrays."""
-        return f"GatedModule({self.model.kind})"
+    def facts(self) -> ModelFacts:
+        """Facts of the module, but that it has no kinks, since all gates are given."""
+        return self.model.facts._replace(
+            name=type(self).__name__, kind=f"GatedModule({self.model.facts.kind})", hidden=(),
+            kinks="none", kinks_because=f"all gates of {self.model.name} are given",
+        )  # fmt: skip
 
     @property
     def parameters(self) -> PyTree:
         """The module's floating-point arrays; gates are none."""
         return self.model.parameters
 
-    def parameters_of(self, module: "GatedModule") -> PyTree:
-        """Return the floating-point arrays of another one's module."""
-        return module.model.inexact
-
     def with_parameters(self, parameters: PyTree) -> "GatedModule":
         """Return the same model with other arrays; those that are None stay."""
         return replace_fields(self, model=self.model.with_parameters(parameters))
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Floating-point precision of the parameters."""
-        return self.model.dtype
-
-    @property
-    def hidden(self) -> tuple[int, ...]:
-        """No widths: its units have no kinks."""
-        return ()
-
-    @property
-    def parameter_owners(self) -> list[tuple[str, int | None]]:
-        """One owner per array, as of the module."""
-        return self.model.parameter_owners
-
-    @property
-    def kinks_and_reason(self) -> tuple[str, str]:
-        """No kinks, since all gates are given."""
-        return "none", f"all gates of {self.model.name} are given"
 
     @property
     def sample_gates(self) -> tuple[Array | None, ...]:
@@ -171,12 +144,11 @@ class GatedModule(AbstractModel):
         pairs = zip(self.gates, gates, strict=True)
         return replace_fields(self, gates=tuple(a if b is None else b for a, b in pairs))
 
-    @checked(x=input_array)
-    def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Return the outputs (P, N_out) for all samples at once.
-
-        **Raises:** `ValueError` for another number of samples than that of the gates.
-        """
+    def smooth_outputs(
+        self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
+    ) -> Float[Array, "P N_out"]:
+        """Compute the outputs: there are no kinks to round off."""
+        del width, product
         samples = {gate.shape[0] for gate in self.sample_gates if gate is not None} - {len(x)}
         if samples:
             raise ValueError(
@@ -195,58 +167,25 @@ class GatedModule(AbstractModel):
 
         return jax.vmap(output_of)(x, jnp.concatenate(list(rows), axis=1))
 
-    def smooth_outputs(
-        self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
-    ) -> Float[Array, "P N_out"]:
-        """Compute the outputs: there are no kinks to round off."""
-        del width, product
-        return self.outputs(x)
-
-    def numbers_per_sample(self, task: Task) -> int:
-        """Estimate how many numbers per sample a forward pass of the module holds at once."""
-        return self.model.numbers_per_sample(task)
-
-    def require_fit(self, task: Task) -> None:
-        """Raise `ValueError` unless the module takes the task's inputs and gives its outputs."""
-        self.model.require_fit(task)
-
-    def time_constants(self, tau: Array) -> PyTree:
-        """Return tau, which must be one number, for every array."""
-        return self.model.time_constants(tau)
-
-    def pack_parameters(self, parameters: PyTree) -> PyTree:
-        """List the parameters in the tree's order."""
-        return self.model.pack_parameters(parameters)
-
-    def unpack_parameters(self, stored: PyTree) -> PyTree:
-        """Return the tree of such a list, or of one that holds rows of each array."""
-        return self.model.unpack_parameters(stored)
-
-    def with_saved_arrays(self, stored: AbstractModel, name: str) -> AbstractModel:
-        """Return the model of a file, its functions taken from this one."""
-        if not isinstance(stored, GatedModule):
-            raise ValueError(f"`{name}` is {self!r}, and the file holds {stored!r}; leave it out.")
-        model = self.model.with_saved_arrays(stored.model, name)
-        assert isinstance(model, ForeignModel)
-        return GatedModule(model, stored.gates)
-
 
 def _model_and_preactivations(
     network: eqx.Module, task: Task
 ) -> tuple[ForeignModel, tuple[Array, ...]]:
     """Return a module with what is known of its kinks, and z (P, H) of each place with some.
 
+    Where z may be rounding it is zero.
+
     **Raises:** `ValueError` where there are none, or where they cannot be told.
     """
-    assert isinstance(network, ForeignModel)  # as `checked` leaves it
-    network.sample_output(task.inputs, f"of `task` {task.name!r}")
-    model = network.with_kinks(task.inputs)
+    own = network
+    if not isinstance(own, ForeignModel):
+        own = ForeignModel.from_module("network", network)
+    own.sample_output(task.inputs, f"of `task` {task.name!r}")
+    model = own.with_kinks(task.inputs)
     if not model.hidden:
         raise ValueError(
             "`network` must be a module of ReLUs, whose gates are known; "
-            f"{model.kinks_and_reason[1]}."
+            f"{model.facts.kinks_because}."
         )
     require_finite("task.x", task.x)  # a gate would take NaN for a unit that is off
-    program, leaves = model.kink_program(task.inputs), jax.tree.leaves((model.inexact, model.fixed))
-    assert isinstance(program, KinkProgram)
-    return model, preactivations_by_place(program, leaves, jnp.asarray(task.x, model.dtype))
+    return model, module_preactivations_off_kinks(model, jnp.asarray(task.x, model.dtype))

@@ -15,7 +15,7 @@ from flowlin._tools.files import saveable
 from flowlin._tools.printing import Summary, print_by
 from flowlin.networks import initial
 from flowlin.networks.base import input_array, require_inputs
-from flowlin.networks.layered import AbstractLayered, forward_pass, layer_arrays, network_summary
+from flowlin.networks.layered import AbstractLayered, layer_arrays, network_summary
 from flowlin.tasks.task import Task
 
 
@@ -116,15 +116,6 @@ class GloballyGatedNetwork(AbstractLayered):
         """Return the activation itself, which has no kinks."""
         del width
         return self.activation
-
-    @checked(x=input_array)
-    def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Return the outputs (P, N_out) for all samples at once.
-
-        **Raises:** `ValueError` for other inputs, or another number of samples than the gates'.
-        """
-        require_inputs(self, x)
-        return forward_pass(self.parameters, self.bias_strength, x, self.activation)[0]
 
     @checked(x=input_array, gates=None)
     def __call__(self, x: Float[Array, " N_in"], gates: object = None) -> Float[Array, " N_out"]:

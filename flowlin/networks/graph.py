@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-import numpy as np
 from equinox import AbstractVar
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
@@ -21,15 +19,15 @@ from flowlin._tools.arguments import (
     require_float_array,
     require_single,
 )
-from flowlin._tools.arrays import Parameters, Product, Real, replace_fields
+from flowlin._tools.arrays import Product, Real, replace_fields
 from flowlin._tools.files import saveable
 from flowlin._tools.printing import print_by
 from flowlin.networks import graph_parts
-from flowlin.networks.base import AbstractOwnModel
+from flowlin.networks.base import AbstractOwnModel, ModelFacts
+from flowlin.networks.base import apply_weights as plain
 from flowlin.networks.graph_parts import Columns, Edge, Variances, graph_owners
 from flowlin.networks.graph_summary import graph_summary
 from flowlin.networks.initial import draw_normal_graph
-from flowlin.networks.layered import apply_weights as plain
 from flowlin.networks.pathways import (
     Pathway,
     PathwayStatistics,
@@ -161,17 +159,9 @@ class AbstractGraph(AbstractOwnModel):
     ) -> Float[Array, "P N_out"]:
         """Compute the outputs, h W^T by a `product` of h and W; there are no kinks to round off."""
         del width
+        self._require_inputs(x, 2)
         found = self._node_activations(x, product)
         return jnp.concatenate([found[node] for node, _, _ in self.sinks], axis=1)
-
-    @checked(x=real_array)
-    def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Return the outputs (P, N_out) for all samples at once, with the network's gates.
-
-        **Raises:** `ValueError` for other inputs, or another number of samples than the gates'.
-        """
-        self._require_inputs(x, 2)
-        return self.smooth_outputs(x, None, plain)
 
     @checked(x=real_array, gates=None)
     def __call__(self, x: Float[Array, " N_in"], gates: object = None) -> Float[Array, " N_out"]:
@@ -203,19 +193,15 @@ class AbstractGraph(AbstractOwnModel):
         return self.with_sample_gates(tuple(one[name][None] for name in names))
 
     @property
-    def dtype(self) -> np.dtype:
-        """Floating-point precision of the parameters."""
-        return next(iter(self.weights.values())).dtype
-
-    @property
-    def parameter_owners(self) -> list[tuple[str, int | None]]:
+    def facts(self) -> ModelFacts:
         """Units by nodes; an edge from a source to a sink, and a sink's bias, own themselves."""
-        return graph_owners(self.weights, self.biases, self.sources, self.sinks)
-
-    @property
-    def hidden(self) -> tuple[int, ...]:
-        """No widths, since no units stand in layers."""
-        return ()
+        name = type(self).__name__
+        owners = graph_owners(self.weights, self.biases, self.sources, self.sinks)
+        return ModelFacts(
+            name=name, kind=name, hidden=(), owners=tuple(owners), layers=None, kinks="none",
+            kinks_because="the network has no kinks",
+            numbers_per_sample=max(max(w.shape) for w in self.weights.values()),
+        )  # fmt: skip
 
     @property
     def sample_gates(self) -> tuple[Array, ...]:
@@ -229,28 +215,20 @@ class AbstractGraph(AbstractOwnModel):
         edges = dict(zip(self.edge_gates, gates[count:], strict=True))
         return replace_fields(self, node_gates=nodes, edge_gates=edges)
 
-    def require_fit(self, task: Task) -> None:
-        """Raise `ValueError` unless it takes the task's inputs and samples, and gives its outputs.
 
-        Gates for another number of samples than the task's raise here, before a run.
-        """
-        require_single_graph(self)
-        takes, gives = self.sources[-1][-1], self.sinks[-1][-1]
-        if (takes, gives) != (task.inputs, task.outputs):
-            raise ValueError(
-                f"`network` maps {takes} inputs to {gives} outputs, but `task` {task.name!r} has "
-                f"{task.inputs} inputs and {task.outputs} outputs.{labels_remedy(task, gives)}"
-            )
-        self._require_rows(task.x)
+def require_graph_fit(network: AbstractGraph, task: Task) -> None:
+    """Raise `ValueError` unless a graph takes the task's inputs and samples, and gives its outputs.
 
-    def time_constants(self, tau: Array) -> Parameters:
-        """Return tau, which must be one number, for every array."""
-        if tau.ndim:
-            raise ValueError(
-                f"`tau` must be one number for a {self.kind}, got shape {tau.shape}: a graph has "
-                "edges instead of layers."
-            )
-        return jax.tree.map(lambda _: tau, self.parameters)
+    Gates for another number of samples than the task's raise here, before a run.
+    """
+    require_single_graph(network)
+    takes, gives = network.sources[-1][-1], network.sinks[-1][-1]
+    if (takes, gives) != (task.inputs, task.outputs):
+        raise ValueError(
+            f"`network` maps {takes} inputs to {gives} outputs, but `task` {task.name!r} has "
+            f"{task.inputs} inputs and {task.outputs} outputs.{labels_remedy(task, gives)}"
+        )
+    network._require_rows(task.x)
 
 
 def require_single_graph(network: AbstractGraph, name: str = "network") -> None:
@@ -378,17 +356,12 @@ class GatedGraph(AbstractGraph):
             weights, biases, bias_strength, node_gates=node_gates, edge_gates=edge_gates,
             inputs=inputs, outputs=outputs,
         )  # fmt: skip
-        network.require_fit(task)
+        require_graph_fit(network, task)
         return network
 
     def _apply_edge(self, h: Float[Array, "P N_from"], w: Array, product: Product) -> Array:
         """Return h W^T."""
         return product(h, w)
-
-    def numbers_per_sample(self, task: Task) -> int:
-        """Return the width of the widest node."""
-        del task
-        return max(graph_parts.node_widths(self.weights).values())
 
     @property
     def pathways(self) -> tuple[Pathway, ...]:
@@ -415,7 +388,7 @@ class GatedGraph(AbstractGraph):
 
         Source: Saxe, Sodhani and Lewallen (2022).
         """
-        self.require_fit(task)
+        require_graph_fit(self, task)
         return pathway_correlations(self, task)
 
     def _pathway_product(self, pathway: Pathway) -> Float[Array, "... N_sink N_source"]:
@@ -483,8 +456,3 @@ class ModeGraph(AbstractGraph):
         for edge in pathway.edges:
             found = found * self.weights[edge]
         return jnp.asarray(found)
-
-    def numbers_per_sample(self, task: Task) -> int:
-        """Return the number K of modes."""
-        del task
-        return next(iter(self.weights.values())).shape[-1]

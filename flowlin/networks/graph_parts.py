@@ -228,7 +228,7 @@ def require_one_length(gates: Mapping[str, Array]) -> None:
 def graph_owners(
     weights: Mapping[Edge, Array], biases: Mapping[str, Array], sources: Columns, sinks: Columns
 ) -> list[tuple[str, int | None]]:
-    """Return whose numbers the edges', then the biases' arrays hold: see `AbstractModel.owners`."""
+    """Return whose numbers the edges', then the biases' arrays hold: see `ModelFacts.owners`."""
     first, last = ({node for node, *_ in ends} for ends in (sources, sinks))
 
     def edge_owner(edge: Edge, w: Array) -> tuple[str, int | None]:

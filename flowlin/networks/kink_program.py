@@ -113,6 +113,22 @@ def _tangent_at_kink(
     return gate * z, jnp.where(at_kink != 0, jnp.where(dz > 0, dz, 0.0), gate * dz)
 
 
+@jax.custom_jvp
+def rectify_with_gate(z: Array, gate: Array) -> Array:
+    """Return max(z, 0), whose derivative is taken to be the gate."""
+    del gate
+    return jnp.where(z > 0, z, 0.0)
+
+
+@rectify_with_gate.defjvp
+def _tangent_by_gate(
+    values: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """Return max(z, 0) and g dz."""
+    z, gate = values
+    return jnp.where(z > 0, z, 0.0), gate * tangents[0]
+
+
 def outputs_and_preactivations(
     program: KinkProgram,
     arguments: Sequence[Array],

@@ -25,8 +25,12 @@ from flowlin._tools.arrays import (
     widest_dtype,
 )
 from flowlin._tools.printing import Summary, format_count, format_number
-from flowlin.networks.base import AbstractOwnModel, require_task_fit
-from flowlin.tasks.task import Task
+from flowlin.networks.base import (
+    AbstractOwnModel,
+    ModelFacts,
+    apply_weights,
+    require_inputs,
+)
 
 
 def network_summary(network: Any) -> Summary:
@@ -64,11 +68,6 @@ def _bias_in_words(biases: tuple[Any, ...]) -> str:
 
 
 # ---- The forward pass that all networks share.
-
-
-def apply_weights(h: Array, w: Array) -> Array:
-    """Return h W^T for activations h (P, N) and weights W (M, N)."""
-    return h @ w.T
 
 
 def forward_pass(
@@ -109,54 +108,37 @@ class AbstractLayered(AbstractOwnModel):
         self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
         """Compute the outputs with kinks rounded off over a width, if any; h W^T by `product`."""
+        require_inputs(self, x)
         activation = self.smooth_activation(width)
         return forward_pass(self.parameters, self.bias_strength, x, activation, product)[0]
 
-    def numbers_per_sample(self, task: Task) -> int:
-        """Return the most inputs that a layer takes from the one below."""
-        return max((w.shape[-1] for w in self.weights[1:]), default=task.outputs)
-
-    def require_fit(self, task: Task) -> None:
-        """Raise `ValueError` unless it takes the task's inputs and gives its outputs."""
-        require_task_fit(self, task)
-
-    def time_constants(self, tau: Array) -> Parameters:
-        """Spread tau over the arrays: one for all, or one per layer (L,), shared with its bias."""
-        own = len(self.weights)
-        if tau.ndim and tau.shape != (own,):
-            raise ValueError(
-                f"`tau` must be one number or have one entry per layer, {own} with the readout, "
-                f"got shape {tau.shape}."
-            )
-        each = tuple(tau[k] if tau.ndim else tau for k in range(own))
-        slow = [None if b is None else t for t, b in zip(each, self.biases, strict=True)]
-        return each, tuple(slow)
-
     @property
-    def parameter_owners(self) -> list[tuple[str, int | None]]:
-        """Units by layers; the output bias, and a single layer's weights, own themselves."""
+    def facts(self) -> ModelFacts:
+        """Its widths, and units by layers; it has no kinks, or always a policy for them."""
+        name, layers = type(self).__name__, range(len(self.weights))
+        of_biases = (k for k in layers if self.biases[k] is not None)
+        widest = max((w.shape[-1] for w in self.weights[1:]), default=self.weights[-1].shape[-2])
+        return ModelFacts(
+            name=name, kind=name, hidden=tuple(w.shape[-2] for w in self.weights[:-1]),
+            owners=self._owners(), layers=(*layers, *of_biases),
+            kinks="none", kinks_because="the network has no kinks", numbers_per_sample=widest,
+        )  # fmt: skip
+
+    def _owners(self) -> tuple[tuple[str, int | None], ...]:
+        """Return units by layers; the output bias, and a single layer's weights, own themselves."""
         last = len(self.weights) - 1
         weights: list[tuple[str, int | None]] = [(f"layer {k}", -2) for k in range(last)]
         # Units of which every gate has a readout of its own are not counted with these.
-        alone = not last or self.weights[-1].shape[-1] != self.hidden[-1]
+        alone = not last or self.weights[-1].shape[-1] != self.weights[-2].shape[-2]
         weights.append(("readout", None) if alone else (f"layer {last - 1}", -1))
         biases = [("bias", None) if k == last else (f"layer {k}", -1) for k in range(last + 1)]
-        return weights + [own for own, b in zip(biases, self.biases, strict=True) if b is not None]
-
-    @property
-    def hidden(self) -> tuple[int, ...]:
-        """Widths of the hidden layers."""
-        return tuple(w.shape[-2] for w in self.weights[:-1])
+        given = (own for own, b in zip(biases, self.biases, strict=True) if b is not None)
+        return (*weights, *given)
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Widths of all layers, from N_in over the hidden ones to N_out."""
         return (self.weights[0].shape[-1], *(w.shape[-2] for w in self.weights))
-
-    @property
-    def dtype(self):
-        """Floating-point precision of the parameters."""
-        return self.weights[0].dtype
 
 
 # ---- Weights, biases and gates as somebody gives them: arrays of one precision that fit together.

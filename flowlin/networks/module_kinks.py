@@ -27,6 +27,16 @@ from flowlin._tools.files import saveable
 from flowlin._tools.smooth_operations import CALLS, is_smooth_operation, programs_within
 from flowlin.networks.kink_program import Atom, Constant, KinkProgram, KinkSite, ProgramStep
 from flowlin.networks.maxima import Rectifier, clamp, fill_shape, larger, pool, reduce_by_pairs
+from flowlin.networks.refused_operations import REMEDY, ROOTS, say_root, say_trouble
+from flowlin.networks.value_facts import (
+    Definitions,
+    Fact,
+    Operation,
+    constant_value,
+    fact_of_input,
+    fact_of_result,
+    holds_floats,
+)
 
 # Functions of JAX that are smooth though their programs hold a maximum or a choice.
 SMOOTH_FUNCTIONS: dict[str, Callable[..., Array]] = {
@@ -38,37 +48,6 @@ SMOOTH_FUNCTIONS: dict[str, Callable[..., Array]] = {
 # Operations that move numbers about, smooth where their indices do not depend on the weights.
 MOVES = {"gather", "dynamic_slice", "dynamic_update_slice", "scatter-add", "split", "real", "imag"}
 COMPARISONS = {"gt", "ge", "lt", "le", "eq", "ne", "and", "or", "not", "is_finite"}
-NEVER_NEGATIVE = {"exp", "exp2", "logistic", "square", "abs", "sqrt"}
-KEEPS_SIGN = {
-    "add", "mul", "div", "max", "reduce_sum", "reduce_max", "broadcast_in_dim", "reshape",
-    "squeeze", "transpose", "convert_element_type", "slice", "concatenate", "copy", "sqrt",
-}  # fmt: skip
-REMEDY = "write it with jax.nn.relu, jax.nn.leaky_relu, jnp.maximum, jnp.minimum, jnp.abs, jnp.clip"
-
-
-class _Operation(NamedTuple):
-    """One operation of the flat program, from numbered values to numbered values."""
-
-    equation: JaxprEqn
-    inputs: tuple[Atom, ...]
-    outputs: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        """The name of its primitive."""
-        return self.equation.primitive.name
-
-
-class _Fact(NamedTuple):
-    """Facts of a value: whether weights move it, its sign, and whose numbers it is of.
-
-    - `order`: the operation at which numbers of `place` were last taken up.
-    """
-
-    depends: bool = False
-    never_negative: bool = False
-    order: int = -1
-    place: str = ""
 
 
 @saveable(in_loss=0, loss_unknown_because="")
@@ -92,10 +71,12 @@ class Refusal(NamedTuple):
 
 
 def describe_sites(sites: Sequence[KinkSite], most: int = 6) -> str:
-    """Say in words where kinks are, the first ones by name."""
+    """Say in words where kinks are, how many in all and the first places by name."""
     names = [f"{site.operation} of {site.place or 'the input'} ({site.size})" for site in sites]
     rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest
+    units = sum(site.size for site in sites)
+    total = f"{units} units at {len(names)} places: " if len(names) > 1 else ""
+    return total + ", ".join(names[:most]) + rest
 
 
 def find_kinks(
@@ -115,14 +96,14 @@ def find_kinks(
     (output,) = flat.inline_closed(closed, list(arguments))
     live = _live_values(flat.operations, output)
     facts = {
-        k: _Fact(not _is_still(k, flat.operations, output), place=_place_of(path))
+        k: Fact(not _is_still(k, flat.operations, output), place=_place_of(path))
         for k, path in enumerate(paths)
     }
-    definitions = {k: one for one in flat.operations for k in one.outputs}
+    definitions = Definitions.of(flat.operations, output)
     steps = []
     for order, operation in enumerate(flat.operations):
-        own = [_fact_of_input(atom, facts) for atom in operation.inputs]
-        about = _fact_of_result(operation, own, order, len(paths))
+        own = [fact_of_input(atom, facts) for atom in operation.inputs]
+        about = fact_of_result(operation, own, order, len(paths))
         facts |= dict.fromkeys(operation.outputs, about)
         step: ProgramStep | Refusal = _plain_step(operation)
         if not live.isdisjoint(operation.outputs) and any(one.depends for one in own):
@@ -135,7 +116,7 @@ def find_kinks(
     return KinkProgram(steps, output, leaves)
 
 
-def _is_still(weight: int, operations: list[_Operation], output: Atom) -> bool:
+def _is_still(weight: int, operations: list[Operation], output: Atom) -> bool:
     """Tell whether of an array nothing but `stop_gradient` is taken: its gradient is zero then.
 
     Weight decay alone would move it, and then across kinks that are not watched.
@@ -154,7 +135,7 @@ class _Flattener:
     """Writes a program and all that it calls as one list of operations on numbered values."""
 
     def __init__(self):
-        self.operations: list[_Operation] = []
+        self.operations: list[Operation] = []
         self._numbers = itertools.count()
 
     def number(self, count: int) -> tuple[int, ...]:
@@ -183,7 +164,7 @@ class _Flattener:
                 results: Any = [chosen]
             elif inner is None or _stays_whole(equation) or _has_own_derivative(equation):
                 results = self.number(len(equation.outvars))
-                self.operations.append(_Operation(equation, tuple(inputs), results))
+                self.operations.append(Operation(equation, tuple(inputs), results))
             else:
                 results = self.inline(inner[0], inner[1], inputs)
             known |= dict(zip(equation.outvars, results, strict=True))
@@ -255,7 +236,7 @@ def _program_text(equation: JaxprEqn) -> str:
     return str(equation.params.get("jaxpr", equation.params.get("call_jaxpr")))
 
 
-def _live_values(operations: list[_Operation], output: Atom) -> set[Atom]:
+def _live_values(operations: list[Operation], output: Atom) -> set[Atom]:
     """Return the values on which the output depends other than through `stop_gradient`.
 
     The maximum that a softmax subtracts is no kink: the output is the same whatever it is.
@@ -267,7 +248,7 @@ def _live_values(operations: list[_Operation], output: Atom) -> set[Atom]:
     return live
 
 
-def _is_maximum(atom: Atom, definitions: dict[int, _Operation]) -> bool:
+def _is_maximum(atom: Atom, definitions: dict[int, Operation]) -> bool:
     """Tell whether a value is the maximum that a softmax subtracts, whatever its shape."""
     made_by = definitions.get(atom) if isinstance(atom, int) else None
     if made_by is None:
@@ -277,37 +258,7 @@ def _is_maximum(atom: Atom, definitions: dict[int, _Operation]) -> bool:
     return made_by.name == "reduce_max"
 
 
-def _fact_of_input(atom: Atom, facts: dict[int, _Fact]) -> _Fact:
-    """Return what is known of an operation's input; of a constant, its sign."""
-    if isinstance(atom, int):
-        return facts.get(atom, _Fact())
-    return _Fact(never_negative=bool(np.all(np.asarray(atom.value) >= 0)))
-
-
-def _fact_of_result(operation: _Operation, own: list[_Fact], order: int, weights: int) -> _Fact:
-    """Return what is known of an operation's results.
-
-    A comparison of a value with itself, or with what is finite, only looks for NaN.
-    """
-    name = operation.name
-    at = operation.inputs  # constants, as arrays, have no hash
-    itself = name == "ne" and isinstance(at[0], int) and at[0] == at[1]
-    looks_for_nan = name == "is_finite" or itself
-    depends = any(one.depends for one in own) and not looks_for_nan
-    positive = name in NEVER_NEGATIVE or (
-        name in KEEPS_SIGN and all(one.never_negative for one in own)
-    )
-    positive = positive or (name == "max" and any(one.never_negative for one in own))
-    even = name == "integer_pow" and operation.equation.params["y"] % 2 == 0
-    taken = [
-        one._replace(order=order) if isinstance(atom, int) and atom < weights else one
-        for atom, one in zip(operation.inputs, own, strict=True)
-    ]
-    last = max(taken, key=lambda one: one.order, default=_Fact())
-    return _Fact(depends, positive or even, last.order, last.place)
-
-
-def _plain_step(operation: _Operation) -> ProgramStep:
+def _plain_step(operation: Operation) -> ProgramStep:
     """Return the operation as it is."""
     primitive, params = operation.equation.primitive, operation.equation.params
 
@@ -320,31 +271,29 @@ def _plain_step(operation: _Operation) -> ProgramStep:
 
 
 def _step_with_kinks(
-    operation: _Operation, own: list[_Fact], definitions: dict[int, _Operation]
+    operation: Operation, own: list[Fact], definitions: Definitions
 ) -> ProgramStep | Refusal:
     """Return the operation with a rectifier in place of its kinks, or why that is not known."""
     name, params = operation.name, operation.equation.params
-    refused = Refusal(f"`{name}`{{where}} may jump or have a kink that is not known; {REMEDY}")
-    first = own[0]
     if name in COMPARISONS:
         return _plain_step(operation)
     if name == "select_n":
-        return _select_step(operation, own, definitions)
-    if name == "stop_gradient" and not _is_maximum(operation.inputs[0], definitions):
+        return _select_step(operation, own, definitions.made_by)
+    if name == "stop_gradient" and not _is_maximum(operation.inputs[0], definitions.made_by):
         return Refusal(f"`{name}`{{where}} hides how weights move what follows; leave it out")
     if name.startswith("custom_vjp") or (
         name.startswith("custom") and not _stays_whole(operation.equation)
     ):
         return Refusal(f"`{name}`{{where}} may hold a kink, and has a derivative of its own")
-    if any(one.depends and not _holds_floats(v) for one, v in
+    if any(one.depends and not holds_floats(v) for one, v in
            zip(own, operation.equation.invars, strict=True)):  # fmt: skip
-        return refused
-    if name == "abs" and not first.never_negative:
+        return Refusal(say_trouble(operation, definitions))
+    if name == "abs" and not own[0].never_negative:
         return _kink_step(operation, lambda rectify, z: 2 * rectify(z) - z)
     if name in ("max", "min"):
         return _pair_step(operation, own)
-    if name == "clamp":
-        return _kink_step(operation, clamp) if own[1].depends else refused
+    if name == "clamp" and own[1].depends:
+        return _kink_step(operation, clamp)
     if name in ("reduce_max", "reduce_min"):
         way = functools.partial(reduce_by_pairs, axes=params["axes"], sign=_sign_of(name))
         return _kink_step(operation, way)
@@ -352,14 +301,14 @@ def _step_with_kinks(
         if any(map(any, params["padding"])) or set(params["base_dilation"]) != {1}:
             return Refusal(f"`{name}`{{where}} pads its windows; use windows without padding")
         return _kink_step(operation, functools.partial(pool, params=params, sign=_sign_of(name)))
-    if name in MOVES or name == "abs" or _stays_whole(operation.equation):
+    if root := say_root(operation, own, definitions):
+        return Refusal(root)
+    if name in MOVES or name in ROOTS or name == "abs" or _stays_whole(operation.equation):
         return _plain_step(operation)
     inner = list(programs_within(operation.equation))
     if inner and name == "scan" and all(map(is_smooth_operation, inner[0].eqns)):
         return _plain_step(operation)
-    if inner:
-        return Refusal(f"`{name}`{{where}} may hold a kink, and loops and branches are not entered")
-    return refused
+    return Refusal(say_trouble(operation, definitions))
 
 
 def _shape_of(variable: Any) -> jax.ShapeDtypeStruct:
@@ -367,17 +316,12 @@ def _shape_of(variable: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
 
 
-def _holds_floats(variable: Any) -> bool:
-    """Tell whether a variable holds floating-point numbers."""
-    return jnp.issubdtype(variable.aval.dtype, jnp.floating)
-
-
 def _sign_of(name: str) -> int:
     """Return 1 for a maximum, -1 for a minimum."""
     return 1 if name.endswith("max") else -1
 
 
-def _kink_step(operation: _Operation, function: Callable[..., Array]) -> ProgramStep:
+def _kink_step(operation: Operation, function: Callable[..., Array]) -> ProgramStep:
     """Return a step of one result that calls the rectifier."""
 
     def evaluate_kinks(rectify: Rectifier, *values: Array) -> Sequence[Array]:
@@ -386,7 +330,7 @@ def _kink_step(operation: _Operation, function: Callable[..., Array]) -> Program
     return ProgramStep(operation.inputs, operation.outputs, evaluate_kinks, operation.name)
 
 
-def _pair_step(operation: _Operation, own: list[_Fact]) -> ProgramStep:
+def _pair_step(operation: Operation, own: list[Fact]) -> ProgramStep:
     """Return the larger or the smaller one of two values, of which one may be at rest."""
     sign, shape = _sign_of(operation.name), _shape_of(operation.equation.outvars[0]).shape
     at_rest = [not one.depends for one in own]
@@ -412,7 +356,7 @@ def _pair_step(operation: _Operation, own: list[_Fact]) -> ProgramStep:
 
 
 def _select_step(
-    operation: _Operation, own: list[_Fact], definitions: dict[int, _Operation]
+    operation: Operation, own: list[Fact], definitions: dict[int, Operation]
 ) -> ProgramStep | Refusal:
     """Return a choice between values: as it is if no weight has a say, or a leaky ReLU."""
     if not own[0].depends:
@@ -426,7 +370,7 @@ def _select_step(
     if condition.name in ("lt", "le"):
         off, on = on, off
     shape = _shape_of(operation.equation.outvars[0]).shape
-    level = _constant_value(level, definitions)
+    level = constant_value(level, definitions)
     if level is None or np.any(level) or isinstance(z, Constant):
         return refused
     slopes = [_slope_along(side, z, definitions) for side in (off, on)]
@@ -443,11 +387,11 @@ def _select_step(
     return step._replace(inputs=(z, *factors))
 
 
-def _slope_along(side: Atom, z: Atom, definitions: dict[int, _Operation]) -> Atom | None:
+def _slope_along(side: Atom, z: Atom, definitions: dict[int, Operation]) -> Atom | None:
     """Return s for a value that is s z, None for any other."""
     if side == z:
         return Constant(np.float32(1.0))
-    value = _constant_value(side, definitions)
+    value = constant_value(side, definitions)
     if value is not None and not np.any(value):
         return Constant(np.float32(0.0))
     made_by = definitions.get(side) if isinstance(side, int) else None
@@ -455,13 +399,3 @@ def _slope_along(side: Atom, z: Atom, definitions: dict[int, _Operation]) -> Ato
         a, b = made_by.inputs
         return b if a == z else a
     return None
-
-
-def _constant_value(atom: Atom, definitions: dict[int, _Operation]) -> np.ndarray | None:
-    """Return a value that is a constant, spread and converted; None for what is none."""
-    if isinstance(atom, Constant):
-        return np.asarray(atom.value)
-    made_by = definitions.get(atom)
-    if made_by is None or made_by.name not in ("broadcast_in_dim", "convert_element_type", "copy"):
-        return None
-    return _constant_value(made_by.inputs[0], definitions)

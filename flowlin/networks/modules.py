@@ -15,15 +15,15 @@ from flowlin._tools.arguments import (
     CHECKS_BY_NAME,
     argument_error,
     require_float_array,
-    with_article,
 )
 from flowlin._tools.arrays import Product, replace_fields
 from flowlin._tools.files import saveable
 from flowlin._tools.printing import Summary, format_count, print_by
 from flowlin._tools.user_functions import user_function_errors
-from flowlin.networks.base import AbstractModel, UnitPlace
+from flowlin.networks.base import AbstractModel, ModelFacts, UnitPlace
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.kink_program import KinkProgram
+from flowlin.networks.kink_rounding import place_preactivations_off_rounding
 from flowlin.networks.layered import smooth_relu
 from flowlin.networks.maxima import Rectifier
 from flowlin.networks.module_kinks import (
@@ -57,6 +57,11 @@ class StaticPart:
 
     def __init__(self, tree: PyTree):
         self.tree = tree
+
+    @functools.cached_property
+    def names_by_place(self) -> tuple[tuple[str, str], ...]:
+        """Place and name of all that is in it, its own first."""
+        return tuple(_names_of_parts(self.tree))
 
     def _comparison_key(self) -> tuple[Hashable, tuple[tuple[type, object], ...]]:
         """Return all that is in it, in a form that can be compared."""
@@ -132,11 +137,7 @@ class ForeignModel(AbstractModel):
         """Place and name of its class, and of all that it holds besides arrays, static or not."""
         if isinstance(self.rest, str):  # of a file of flowlin 0.2.0 or before: the class alone
             return (("", self.rest),)
-        return (
-            tuple(_names_of_parts(self.rest.tree))
-            if isinstance(self.rest, StaticPart)
-            else self.rest
-        )
+        return self.rest.names_by_place if isinstance(self.rest, StaticPart) else self.rest
 
     @property
     def name(self) -> str:
@@ -144,15 +145,33 @@ class ForeignModel(AbstractModel):
         return self.names_by_place[0][1]
 
     @property
-    def kind(self) -> str:
-        """Its class and all that it holds besides arrays, in one word: `Lambda(fn=tanh)`."""
-        parts = (f"{place[1:]}={word}" for place, word in self.names_by_place[1:])
-        return f"{self.name}({', '.join(parts)})"
+    def facts(self) -> ModelFacts:
+        """Its class and all that it holds besides arrays; the kinks that its program shows.
 
-    @property
-    def parameter_owners(self) -> list[tuple[str, int | None]]:
-        """One owner per array, since units are not known."""
-        return [(f"array {k}", None) for k in range(len(jax.tree.leaves(self.inexact)))]
+        Its kind is written in one word: `Lambda(fn=tanh)`. Each array owns itself, since units are
+        not known; its hidden layers are the places with kinks.
+        """
+        parts = (f"{place[1:]}={word}" for place, word in self.names_by_place[1:])
+        kinks, because = self._kinks_and_reason()
+        arrays = range(len(jax.tree.leaves(self.inexact)))
+        return ModelFacts(
+            name=self.name, kind=f"{self.name}({', '.join(parts)})",
+            hidden=tuple(site.size for site in self.kinks.sites) if self.kinks else (),
+            owners=tuple((f"array {k}", None) for k in arrays), layers=None,
+            kinks=kinks, kinks_because=because, numbers_per_sample=None,
+        )  # fmt: skip
+
+    def _kinks_and_reason(self) -> tuple[str, str]:
+        """Return a word on the kinks that its program shows, and the reason."""
+        if self.kinks is None:
+            return "unknown", f"the program of {self.name} was not looked at"
+        if self.kinks.unknown_because:
+            return "unknown", f"{self.name}: {self.kinks.unknown_because}"
+        of_loss = self.kinks.loss_unknown_because
+        of_loss = of_loss and f"; kinks of the loss are not known: {of_loss}"
+        if not self.kinks.sites:
+            return "none", f"the program of {self.name} has smooth operations alone{of_loss}"
+        return "known", f"of {self.name}: {describe_sites(self.kinks.sites)}{of_loss}"
 
     @property
     def parameters(self) -> PyTree:
@@ -163,10 +182,6 @@ class ForeignModel(AbstractModel):
     def buffers(self) -> PyTree:
         """Its other arrays."""
         return self.fixed
-
-    def parameters_of(self, module: PyTree) -> PyTree:
-        """Return the floating-point arrays of another module."""
-        return eqx.filter(module, eqx.is_inexact_array)
 
     def with_parameters(self, parameters: PyTree) -> "ForeignModel":
         """Return the same module with other arrays; those that are None stay."""
@@ -190,29 +205,6 @@ class ForeignModel(AbstractModel):
         return replace_fields(self, kinks=kinks)
 
     @property
-    def dtype(self) -> np.dtype:
-        """Floating-point precision of the arrays."""
-        return jax.tree.leaves(self.inexact)[0].dtype
-
-    @property
-    def hidden(self) -> tuple[int, ...]:
-        """The units at each of the places with kinks; none where these are not known."""
-        return tuple(site.size for site in self.kinks.sites) if self.kinks else ()
-
-    @property
-    def kinks_and_reason(self) -> tuple[str, str]:
-        """A word on the kinks that its program shows, and the reason."""
-        if self.kinks is None:
-            return "unknown", f"the program of {self.name} was not looked at"
-        if self.kinks.unknown_because:
-            return "unknown", f"{self.name}: {self.kinks.unknown_because}"
-        of_loss = self.kinks.loss_unknown_because
-        of_loss = of_loss and f"; kinks of the loss are not known: {of_loss}"
-        if not self.kinks.sites:
-            return "none", f"the program of {self.name} has smooth operations alone{of_loss}"
-        return "known", f"of {self.name}: {describe_sites(self.kinks.sites)}{of_loss}"
-
-    @property
     def sample_gates(self) -> tuple[Array | None, ...]:
         """No gates, since none are known."""
         return ()
@@ -222,17 +214,13 @@ class ForeignModel(AbstractModel):
         del gates
         return self
 
-    def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Compute the outputs for all samples, by `vmap` of the module."""
-        return jax.vmap(self.module)(x)
-
     def smooth_outputs(
         self, x: Float[Array, "P N_in"], width: ArrayLike | None, product: Product
     ) -> Float[Array, "P N_out"]:
         """Compute the outputs, with kinks rounded off over a width where they are known."""
         del product
         if width is None or not self.hidden:
-            return self.outputs(x)
+            return jax.vmap(self.module)(x)
         return self.outputs_by_rectifier(
             x, functools.partial(smooth_relu(jnp.zeros((), x.dtype), width), 0)
         )
@@ -245,24 +233,7 @@ class ForeignModel(AbstractModel):
         assert isinstance(program, KinkProgram)
         return jax.vmap(lambda sample: program.evaluate([*leaves, sample], rectify))(x)
 
-    def numbers_per_sample(self, task: Task) -> int:
-        """Return the size of the largest array that grows with the samples, per sample."""
-        two, three = (self._array_sizes(samples, task) for samples in (2, 3))
-        return max(1, *(b - a for a, b in zip(two, three, strict=False)))
-
-    def _array_sizes(self, samples: int, task: Task) -> list[int]:
-        """List the sizes of all arrays that a forward pass makes, in order."""
-        x = jax.ShapeDtypeStruct((samples, task.inputs), self.dtype)
-        found, left = [], [jax.make_jaxpr(self.outputs)(x).jaxpr]
-        while left:
-            for equation in left.pop().eqns:
-                found += [one.aval.size for one in equation.outvars if hasattr(one.aval, "size")]
-                parts = jax.tree.leaves(equation.params)
-                parts = [getattr(part, "jaxpr", part) for part in parts]  # of a closed one
-                left += [part for part in parts if hasattr(part, "eqns")]
-        return found
-
-    def require_fit(self, task: Task) -> None:
+    def require_sample_outputs(self, task: Task) -> None:
         """Raise `ValueError` unless one sample (N_in,) of the task gives (N_out,)."""
         of = f"of `task` {task.name!r}"
         found = self.sample_output(task.inputs, of)
@@ -305,55 +276,12 @@ class ForeignModel(AbstractModel):
             f"one sample {whose}, of shape {(inputs,)}, got {got}; {remedy}."
         )
 
-    def time_constants(self, tau: Array) -> PyTree:
-        """Return tau, which must be one number, for every array."""
-        if tau.ndim:
-            raise ValueError(
-                f"`tau` must be one number for {with_article(self.name)}, got shape "
-                f"{tau.shape}: only flowlin's own networks have layers that are known."
-            )
-        return jax.tree.map(lambda _: tau, self.inexact)
-
-    def pack_parameters(self, parameters: PyTree) -> list[Array | None]:
-        """List the parameters in the tree's order."""
-        return jax.tree.structure(self.inexact).flatten_up_to(parameters)
-
-    def unpack_parameters(self, stored: PyTree) -> PyTree:
-        """Return the tree of such a list, or of one that holds rows of each array."""
-        own = jax.tree.leaves(self.inexact)
-        listed = stored if isinstance(stored, list) else []
-        fine = len(listed) == len(own) and all(
-            new is None or (isinstance(new, jax.Array) and new.shape[1:] == old.shape)
-            for new, old in zip(listed, own, strict=True)
-        )
-        if not fine:
-            raise ValueError("`trajectory.saved` does not fit the model")
-        return jax.tree.unflatten(jax.tree.structure(self.inexact), listed)
-
     @staticmethod
     def _fields_to_store(fields: dict[str, PyTree]) -> dict[str, PyTree]:
         """Return a file's fields: arrays in the tree's order, and the names of all the rest."""
         arrays = {name: jax.tree.leaves(fields[name]) for name in ("inexact", "fixed")}
         rest = {"rest": ForeignModel(**fields).names_by_place, "kinks": fields["kinks"]}
         return arrays | rest
-
-    def with_saved_arrays(self, stored: AbstractModel, name: str) -> AbstractModel:
-        """Return this module with the arrays that a file holds by their places."""
-        if not isinstance(stored, ForeignModel):
-            raise ValueError(
-                f"`{name}` is {with_article(self.name)}, and the file holds {stored!r}; "
-                "leave it out."
-            )
-        inexact = _fill_arrays(name, self.inexact, stored.inexact)
-        fixed = _fill_arrays(name, self.fixed, stored.fixed)
-        theirs = dict(stored.names_by_place)  # another version of a class may have other fields
-        for place, word in self.names_by_place:
-            if theirs.get(place, word) != word:
-                raise ValueError(
-                    f"`{name}{place}` is {word}, and the file has {theirs[place]} there; give a "
-                    "model of the kind that was saved."
-                )
-        return ForeignModel(inexact, fixed, self.rest, stored.kinks)
 
 
 def _direct_parts(thing: PyTree) -> dict[str, PyTree]:
@@ -415,27 +343,6 @@ def _name_of_part(thing: object) -> str:
     return "<lambda>" if found == "_identity" else found  # Equinox has written it either way
 
 
-def _fill_arrays(name: str, own: PyTree, stored: PyTree) -> PyTree:
-    """Return a tree with other arrays, of the same shapes and types."""
-    listed = stored if isinstance(stored, list) else []
-    places, structure = jax.tree_util.tree_flatten_with_path(own)
-    if len(listed) != len(places):
-        raise ValueError(
-            f"`{name}` has {len(places)} arrays where the file has {len(listed)}; give a model of "
-            "the kind that was saved."
-        )
-    for (place, leaf), new in zip(places, listed, strict=True):
-        wanted, got = (getattr(a, "shape", None) for a in (leaf, new))
-        types = tuple(getattr(a, "dtype", None) for a in (leaf, new))
-        if wanted != got or types[0] != types[1]:
-            raise ValueError(
-                f"`{name}{jax.tree_util.keystr(place)}` is {types[0]}{list(wanted or ())}, and the "
-                f"file has {types[1]}{list(got or ())} there; give a model of the kind that was "
-                "saved."
-            )
-    return jax.tree.unflatten(structure, listed)
-
-
 def _require_one_precision(name: str, module: eqx.Module, inexact: PyTree) -> None:
     """Raise `ValueError` unless all arrays that can be trained are float32, or all float64."""
     found = jax.tree_util.tree_flatten_with_path(inexact)[0]
@@ -473,11 +380,31 @@ def unit_places(model: AbstractModel) -> tuple[UnitPlace, ...]:
     return tuple(UnitPlace(f"weights[{k}]", (width,)) for k, width in enumerate(model.hidden))
 
 
+def module_preactivations_off_kinks(
+    model: ForeignModel, x: Float[Array, "P N_in"]
+) -> tuple[Float[Array, "P H"], ...]:
+    """Return the z of each place of a module whose kinks are known, zero where z may be rounding.
+
+    That of a sliding pair is rounding of either sign, and its gate is to be told as off.
+    """
+    program, leaves = model.kink_program(x.shape[1]), jax.tree.leaves((model.inexact, model.fixed))
+    assert isinstance(program, KinkProgram)
+    return place_preactivations_off_rounding(program, leaves, x)
+
+
 def has_known_kinks(model: AbstractModel) -> bool:
     """Tell whether a model has kinks, and these are known: a ReLU network, or a module of ReLUs."""
     return isinstance(model, ReLUNetwork) or (
         isinstance(model, ForeignModel) and bool(model.hidden)
     )
+
+
+def any_module(name: str, value: object) -> eqx.Module:
+    """Check for a network of flowlin or any other Equinox module, of which `as_model` asks more."""
+    if not isinstance(value, eqx.Module):
+        wanted = "a network of flowlin, or an Equinox module that maps one sample"
+        raise argument_error(name, wanted, value, "make one by fl.ReLUNetwork.init(task, key=key)")
+    return value
 
 
 def as_model(name: str, value: object) -> AbstractModel:
@@ -488,7 +415,12 @@ def as_model(name: str, value: object) -> AbstractModel:
         return CHECKS_BY_NAME["graph"](name, value)
     if isinstance(value, AbstractModel):
         return value
-    if not isinstance(value, eqx.Module):
-        wanted = "a network of flowlin, or an Equinox module that maps one sample"
-        raise argument_error(name, wanted, value, "make one by fl.ReLUNetwork.init(task, key=key)")
-    return ForeignModel.from_module(name, value)
+    return ForeignModel.from_module(name, any_module(name, value))
+
+
+def as_module(model: AbstractModel) -> PyTree:
+    """Return the user's own object behind a model, which a run hands out.
+
+    Observables are called with it. flowlin's networks are their own models.
+    """
+    return model.module if isinstance(model, ForeignModel) else model

@@ -27,6 +27,7 @@ from flowlin._tools.printing import print_by
 from flowlin.networks import initial
 from flowlin.networks.base import AbstractOwnModel, input_array, require_inputs, require_unstacked
 from flowlin.networks.from_mlp import relu_layers
+from flowlin.networks.kink_rounding import preactivations_off_rounding
 from flowlin.networks.layered import (
     AbstractLayered,
     forward_pass,
@@ -37,6 +38,7 @@ from flowlin.networks.layered import (
     slope_value,
     smooth_relu,
 )
+from flowlin.networks.maxima import Rectifier
 from flowlin.tasks.task import Task
 
 N = TypeVar("N", bound="AbstractNetwork")
@@ -64,12 +66,6 @@ class AbstractNetwork(AbstractLayered):
         return (gate[None] if gate.ndim == 1 else gate) * z
 
     @checked(x=input_array)
-    def outputs(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N_out"]:
-        """Return all samples' outputs (P, N_out), with its gates; no rows for no samples."""
-        require_inputs(self, x)
-        return forward_pass(self.parameters, self.bias_strength, x, self.activation)[0]
-
-    @checked(x=input_array)
     def preactivations(self, x: Float[Array, "P N_in"]) -> tuple[Array, ...]:
         """Return the preactivations z = W h + c b, one array (P, H) per hidden layer."""
         require_inputs(self, x)
@@ -90,19 +86,26 @@ class AbstractNetwork(AbstractLayered):
 
     @checked
     def frozen(self, task: Task) -> "GatedLinearNetwork":
-        """Return the gated linear network with this network's (P, H) gates on the samples."""
+        """Return the gated linear network with this network's (P, H) gates on the samples.
+
+        Where z is zero up to rounding, as of pairs that slide along a walk, they are off, while
+        `gates` go by the sign of the rounding. Between the steps of walks through several layers z
+        of these pairs has an error of the run's interpolation: there give a `GatedLinearNetwork`
+        the gates `flow.events.sides(t, layer) > 0`.
+        """
         self._require_samples(task)
-        return self._with_gates(self.gates(task.x))
+        return self._with_gates(gates_off_kinks(self, task.x))
 
     @checked
     def always_on(self, task: Task) -> "GatedLinearNetwork":
         """Return the gated linear network with (H,) gates: 1 for units on for all samples, else 0.
 
-        The linear model of Eq. 15 of the lead paper, G = diag(on for every sample).
+        The linear model of Eq. 15 of the lead paper, G = diag(on for every sample). Pairs whose z
+        is zero up to rounding are off, as in `frozen`.
         """
         self._require_samples(task)
-        gates = tuple(jnp.all(z > 0, axis=0).astype(z.dtype) for z in self.preactivations(task.x))
-        return self._with_gates(gates)
+        found = preactivations_off_kinks(self, task.x)
+        return self._with_gates(tuple(jnp.all(z > 0, axis=0).astype(z.dtype) for z in found))
 
     def _require_samples(self, task: Task) -> None:
         """Raise `ValueError` unless the task's inputs have the network's shape and are finite."""
@@ -423,6 +426,36 @@ class GatedLinearNetwork(AbstractNetwork):
             return (gate if real else gate.astype(z.dtype))[None] * z
 
         return forward_pass(self.parameters, self.bias_strength, x[None], activate_layer)[0][0]
+
+
+def preactivations_off_kinks(
+    network: AbstractNetwork, x: Float[Array, "P N_in"]
+) -> tuple[Float[Array, "P H"], ...]:
+    """Return the preactivations of a network, zero where they may be rounding."""
+    c = network.bias_strength
+    return preactivations_off_rounding(network.parameters, c, x, network.activation)
+
+
+def gates_off_kinks(
+    network: AbstractNetwork, x: Float[Array, "P N_in"]
+) -> tuple[Float[Array, "P H"], ...]:
+    """Return the gates of a network, off where z may be rounding, unlike `network.gates(x)`."""
+    return tuple(
+        jnp.broadcast_to(network.gate(layer, z), z.shape)
+        for layer, z in enumerate(preactivations_off_kinks(network, x))
+    )
+
+
+def outputs_by_rectifier(
+    network: ReLUNetwork, x: Float[Array, "P N_in"], rectify: Rectifier
+) -> Float[Array, "P N_out"]:
+    """Compute the outputs for all samples with a function in place of every max(z, 0)."""
+
+    def activate_layer(layer: int, z: Array) -> Array:
+        del layer
+        return network.slope * z + (1 - network.slope) * rectify(z)
+
+    return forward_pass(network.parameters, network.bias_strength, x, activate_layer)[0]
 
 
 def _single_network(name: str, value: object) -> AbstractNetwork:

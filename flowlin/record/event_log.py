@@ -207,7 +207,8 @@ class EventLog(eqx.Module):
         The pair starts on its kink and may leave it to either side; the kink on which a dead unit
         rests turns to repel it. With one hidden layer: more kinks of a unit meet than it has
         inputs. With several, and in modules: the pair leaves its slide to on where the loss may
-        not be convex; small steps of descent leave the point in more than one way. In files of
+        not be convex; small steps of descent leave the point in more than one way, or do not tell
+        all of how pairs leave it. In files of
         older versions, which did not keep it, "" as well.
         """
         self._require_known("events.reason")

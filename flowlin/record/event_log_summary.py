@@ -1,6 +1,6 @@
 """The lines that a log of events prints."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,15 +38,44 @@ def channel_sizes(log: Any) -> dict[str, int]:
     return sizes
 
 
-def first_branch(log: Any) -> tuple[float, str] | None:
-    """Return when the first branch was, and why it is one; None without any, or under `jit`."""
+class FirstBranch(NamedTuple):
+    """The first branch: its time, reason and pair; and how many branches have each reason.
+
+    Files of older versions have no reasons, and those of 0.2.0 no places.
+    """
+
+    time: float
+    reason: str
+    pair: str
+    counts: dict[str, int]
+
+
+def first_branch(log: Any) -> FirstBranch | None:
+    """Return what is known of the first branch; None without any, or under `jit`."""
     if concrete_array(log.time, 1) is None:
         return None
     times = np.where(event_names(log) == "branch", np.asarray(log.time), np.inf)
-    if not np.any(np.isfinite(times)):
+    found = np.flatnonzero(np.isfinite(times))
+    if not len(found):
         return None
     first = int(np.argmin(times))
-    return float(times[first]), REASONS.get(int(log.new[first]), "")
+    reasons = [REASONS.get(int(log.new[k]), "") for k in found]
+    return FirstBranch(
+        time=float(times[first]),
+        reason=REASONS.get(int(log.new[first]), ""),
+        pair=_pair_name(log, int(log.component[first])),
+        counts={reason: reasons.count(reason) for reason in dict.fromkeys(reasons)},
+    )
+
+
+def _pair_name(log: Any, k: int) -> str:
+    """Name the pair of a component in words, or by its index where its place is not known."""
+    place = int(np.searchsorted(log.offsets[1:], k, side="right"))
+    channel = log.channels[place]
+    if channel.units_at is None or len(channel.shape) != 2:
+        return _component_name(log, k)
+    unit, sample = np.unravel_index(k - log.offsets[place], channel.shape)
+    return channel.units_at.pair_name(int(unit), int(sample))
 
 
 def number_with_error(value: float, uncertainty: float) -> str:

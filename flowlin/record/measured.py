@@ -13,6 +13,8 @@ from flowlin._tools.arguments import CHECKS_BY_NAME, finite_array, function_of
 from flowlin._tools.arrays import require_finite
 from flowlin._tools.user_functions import shapes_of_result
 from flowlin.networks.base import AbstractModel
+from flowlin.networks.fit import require_fit
+from flowlin.networks.modules import as_module
 from flowlin.tasks.task import Task
 
 Samples = Task | ArrayLike | None
@@ -41,7 +43,7 @@ def require_samples(name: str, value: object) -> object:
 def require_targets(network: AbstractModel, task: object) -> Task:
     """Return the task; raise `ValueError` unless inputs and targets fit and are finite."""
     found: Task = CHECKS_BY_NAME["task"]("task", task)
-    network.require_fit(found)
+    require_fit(network, found)
     require_finite("task.x", found.x)
     require_finite("task.y", found.y)
     return found
@@ -70,5 +72,5 @@ def _first_network(networks: AbstractModel) -> AbstractModel:
 def _map_networks(measure: Measure, networks: AbstractModel, task: Samples) -> PyTree:
     """Call the measure on one stacked network after the other."""
     first = _first_network(networks)
-    shapes_of_result("`measure`", measure, first.module, task)
-    return lax.map(lambda network: measure(network.module, task), networks)
+    shapes_of_result("`measure`", measure, as_module(first), task)
+    return lax.map(lambda network: measure(as_module(network), task), networks)

@@ -48,7 +48,7 @@ def sweep_summary(runs: "Sweep") -> Summary:
     flow, tasks = runs[0], {id(run.reference.task) for run in runs}
     kinds: dict[str, str] = {}
     for run in runs:  # the first of each kind
-        kinds.setdefault(run.model.kind, repr(run.model))
+        kinds.setdefault(run.model.facts.kind, repr(run.model))
     of_task = repr(flow.reference.task) + (" and others" if len(tasks) > 1 else "")
     rows = [
         ("networks", shorten_text("; ".join(kinds.values()), LONGEST_ADVICE)),
@@ -180,7 +180,7 @@ class Sweep(Sequence[Any]):
         self,
         *,
         finer: bool = False,
-        max_steps: int = 2**20,
+        max_steps: int | None = 2**20,
         max_events: int = 2**16,
         workers: int | None = None,
         progress: bool = False,

@@ -1,7 +1,8 @@
 """The trajectory that a run returns, continuous or discrete."""
 
+import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.arguments import (
     CHECKS_BY_NAME,
+    LARGEST_STEP_LIMIT,
     argument_error,
     boolean,
     checked,
@@ -35,8 +37,9 @@ from flowlin._tools.printing import Progress, concrete_array, print_by, progress
 from flowlin.networks.base import AbstractModel, number_of_layer
 from flowlin.networks.graph import AbstractGraph
 from flowlin.networks.layer_places import layer_places
-from flowlin.networks.modules import ForeignModel, has_known_kinks
+from flowlin.networks.modules import ForeignModel, as_module, has_known_kinks
 from flowlin.networks.pathways import Pathway
+from flowlin.networks.saved_arrays import pack_parameters, unpack_parameters, with_saved_arrays
 from flowlin.record.event_log import EventLog, warn_unresolved
 from flowlin.record.event_log_summary import first_branch
 from flowlin.record.linearization import (
@@ -119,18 +122,19 @@ class Trajectory(eqx.Module):
         they ended (see `ExactKinks`), `grazing_margin`, how nearly a pair missed a kink that
         repels, and `rtol`; outside of `jit` and `vmap` also `undecided_touches`: how many times a
         pair switched there and back within the run's error, see `EventLog.is_touch`; and where the
-        log has a branch `branch_because`, the first one's reason.
+        log has a branch `branch_because`, the first one's reason, and `branches`, how many have
+        each reason.
         """
         touches = count_touches(self.events)
         found: dict[str, Any] = {} if touches is None else {"undecided_touches": touches}
-        if (branch := first_branch(self.events)) and branch[1]:
-            found["branch_because"] = branch[1]
+        if (branch := first_branch(self.events)) and branch.reason:
+            found |= {"branch_because": branch.reason, "branches": branch.counts}
         return {**self.counts, **found, **dict(self.labels)}
 
     @property
     def final(self) -> PyTree:
         """Return the network at the end (at the event that ended the run, if one did)."""
-        return self.model.module
+        return as_module(self.model)
 
     @property
     def networks(self) -> PyTree:
@@ -138,7 +142,7 @@ class Trajectory(eqx.Module):
 
         **Raises:** `ValueError` if the run recorded observables instead.
         """
-        return self.models.module
+        return as_module(self.models)
 
     @property
     def models(self) -> AbstractModel:
@@ -165,7 +169,7 @@ class Trajectory(eqx.Module):
     def _fields_to_store(fields: dict[str, PyTree]) -> dict[str, PyTree]:
         """Return what a file holds: no dense output, no task, and nothing that `extend` needs."""
         loss, saved = fields["reference"].loss, fields["saved"]
-        saved = None if saved is None else fields["model"].pack_parameters(saved)
+        saved = None if saved is None else pack_parameters(fields["model"], saved)
         left_out = {"dense": None, "continuation": None, "observed": dict(fields["observed"])}
         return {**fields, **left_out, "reference": loss, "saved": saved}
 
@@ -190,8 +194,8 @@ class Trajectory(eqx.Module):
 
         **Raises:** `ValueError` for a model of another kind; `name` is the argument's.
         """
-        model = like.with_saved_arrays(self.model, name)
-        saved = None if self.saved is None else model.unpack_parameters(self.saved)
+        model = with_saved_arrays(like, self.model, name)
+        saved = None if self.saved is None else unpack_parameters(model, self.saved)
         return replace_fields(self, model=model, saved=saved)
 
     def __getstate__(self):
@@ -221,7 +225,7 @@ class Trajectory(eqx.Module):
 
         **Raises:** `ValueError` without `dense=True`, or for a time outside the run.
         """
-        return self.model_at(t).module
+        return as_module(self.model_at(t))
 
     def model_at(self, t: ArrayLike) -> AbstractModel:
         """Return `network(t)` as the library handles it."""
@@ -252,7 +256,8 @@ class Trajectory(eqx.Module):
         """
         if not isinstance(self.model, AbstractGraph):
             raise ValueError(
-                f"`product` is for gated graphs; this run is of {with_article(self.model.kind)}."
+                f"`product` is for gated graphs; this run is of "
+                f"{with_article(self.model.facts.kind)}."
             )
         return self.networks.product(pathway)
 
@@ -295,14 +300,16 @@ class Trajectory(eqx.Module):
         extended = self.reference.extended
         if extended is None:
             raise extension_error(self)
-        return extended(self, t1, ts, cast(int, max_steps), max_events, progress, throw)
+        t1 = math.inf if t1 is None else t1
+        max_steps = LARGEST_STEP_LIMIT if max_steps is None else max_steps
+        return extended(self, t1, ts, max_steps, max_events, progress, throw)
 
     @checked(progress=progress_option, finer=boolean)
     def confirm(
         self,
         *,
         finer: bool = False,
-        max_steps: int = 2**20,
+        max_steps: int | None = 2**20,
         max_events: int = 2**16,
         progress: Progress = False,
     ) -> "Trajectory":
@@ -326,6 +333,7 @@ class Trajectory(eqx.Module):
         """
         if self.reference.confirmed is None or is_traced(self) or self.ts.ndim != 1:
             raise confirmation_error(self)
+        max_steps = LARGEST_STEP_LIMIT if max_steps is None else max_steps
         return self.reference.confirmed(self, finer, max_steps, max_events, progress)
 
     @checked
@@ -387,7 +395,7 @@ class Trajectory(eqx.Module):
         """
         places = layer_places(self.model)
         if not has_known_kinks(self.model) or not places:
-            why = self.model.kinks_and_reason[1]
+            why = self.model.facts.kinks_because
             loss_alone = isinstance(self.model, ForeignModel) and self.model.hidden
             why = f"all kinks are the loss's, {why}" if loss_alone else why
             raise ValueError(

@@ -114,10 +114,10 @@ def _branch_lines(flow: Any) -> list[tuple[str, ...]]:
     """Say when the first branch was, past which the run is one of several flows, and why."""
     if (branch := first_branch(flow.events)) is None:
         return []
-    time, reason = branch
-    since = f"from t = {time:.6g} on this flow is one of several"
+    since = f"from t = {branch.time:.6g} on this flow is one of several"
     rows = [("branches", f"{since}: see events.select('branch')")]
-    return [*rows, ("because", reason)] if reason else rows
+    because = f"{branch.reason}: {branch.pair}"
+    return [*rows, ("because", because)] if branch.reason else rows
 
 
 def _describe_saved(flow: Any) -> str:

@@ -225,7 +225,7 @@ class DescentRun(AbstractRun):
         counted = (watched, look.quantiles, *look.windows)
         key = descent.key
         return {
-            "network": (self.network.kind, self.network),
+            "network": (self.network.facts.kind, self.network),
             "task": self.task,
             "loss": repr(problem.loss),
             "tau": problem.tau,

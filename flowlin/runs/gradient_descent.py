@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -37,11 +37,12 @@ from flowlin.engine.observables import Observables, Observe
 from flowlin.engine.run import UNLIMITED_STEPS, Limits
 from flowlin.events.event import AbstractEvent
 from flowlin.events.switches import UnitSwitches
-from flowlin.events.user_events import user_watches
+from flowlin.events.user_events import as_events, user_watches
 from flowlin.events.watch import Observer
-from flowlin.networks.base import trainable_flags
-from flowlin.networks.modules import as_model
+from flowlin.networks.fit import require_fit
+from flowlin.networks.modules import any_module, as_model, as_module
 from flowlin.networks.network_kinds import ReLUNetwork
+from flowlin.networks.trainable import trainable_flags
 from flowlin.record.origin import Origin
 from flowlin.record.results import RESULTS, result_is
 from flowlin.record.trajectory import Trajectory, trim_and_raise
@@ -57,13 +58,13 @@ from flowlin.runs.run_options import (
     validate_times,
 )
 from flowlin.tasks.task import Task
-from flowlin.training.function_loss import AnyLoss
+from flowlin.training.function_loss import AnyLoss, as_loss
 from flowlin.training.problem import Problem
 from flowlin.training.rules import choose_objective
 from flowlin.training.squared_error import SquaredError
 
 
-@checked(network=as_model, t1=static_value(positive), progress=progress_option)
+@checked(network=any_module, t1=static_value(positive), progress=progress_option)
 def gradient_descent(
     network: eqx.Module,
     task: Task,
@@ -121,16 +122,17 @@ def gradient_descent(
     **Raises:** `ValueError` for bad input; `fl.RunError` when the loss becomes NaN or infinite
     or there are more than `max_events` events.
     """
+    own, loss, events = as_model("network", network), as_loss(loss), as_events(events)
     return _run_descent(
-        _descent_problem(network, task, loss, tau, weight_decay, trainable),
+        _descent_problem(own, task, loss, tau, weight_decay, trainable),
         StepRule(learning_rate, learning_rate * tau, optimiser),
-        WatchOptions(cast(tuple, events), interpolate, observe),
+        WatchOptions(events, interpolate, observe),
         _RunLength(steps, t1, ts, save_every),
         _RunOptions(max_events, progress, checkpoint, throw),
     )
 
 
-@checked(network=as_model, t1=static_value(positive), progress=progress_option)
+@checked(network=any_module, t1=static_value(positive), progress=progress_option)
 def stochastic_gradient_descent(
     network: eqx.Module,
     task: Task,
@@ -175,10 +177,11 @@ def stochastic_gradient_descent(
             f"`batch_size` must lie between 1 and the number of samples {task.samples}, got "
             f"{batch_size}."
         )
+    own, loss, events = as_model("network", network), as_loss(loss), as_events(events)
     return _run_descent(
-        _descent_problem(network, task, loss, tau, weight_decay, trainable),
+        _descent_problem(own, task, loss, tau, weight_decay, trainable),
         StepRule(learning_rate, learning_rate * tau, optimiser, batch_size, key),
-        WatchOptions(cast(tuple, events), interpolate, observe),
+        WatchOptions(events, interpolate, observe),
         _RunLength(steps, t1, ts, save_every),
         _RunOptions(max_events, progress, checkpoint, throw),
     )
@@ -235,8 +238,8 @@ def _run_descent(
 ) -> Trajectory:
     """Run a descent, full-batch or stochastic, and return its trajectory."""
     network, task = problem.network, problem.task
-    network.require_fit(task)
-    require_no_nan("network", network.module)
+    require_fit(network, task)
+    require_no_nan("network", as_module(network))
     plan = _descent_plan(length, rule)
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     # A name is no part of what is compiled.

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, PyTree
 
-from flowlin._tools.arguments import checked, final_time, positive_at_run_time
+from flowlin._tools.arguments import LARGEST_STEP_LIMIT, checked, final_time, positive_at_run_time
 from flowlin._tools.arrays import (
     Numbers,
     PathLike,
@@ -25,7 +25,6 @@ from flowlin._tools.printing import Progress
 from flowlin.engine.integrate import Budget, FlowRun
 from flowlin.engine.kinks.kink_places import pair_count
 from flowlin.engine.kinks.kink_policies import AbstractKinks, AveragedKinks, revives, walk_cost
-from flowlin.engine.kinks.loss_warning import trouble_of_loss
 from flowlin.engine.kinks.walk import ExactWalk
 from flowlin.engine.method import Choice, Method, choose_method, validate_tolerances
 from flowlin.engine.mode_frame import problem_in_modes
@@ -34,18 +33,21 @@ from flowlin.engine.run import AbstractRun, Limits
 from flowlin.engine.solvers.wrapped import evaluations, is_explicit
 from flowlin.events.event import AbstractEvent
 from flowlin.events.switches import GateSwitches, UnitSwitches
-from flowlin.events.user_events import user_watches
+from flowlin.events.user_events import as_events, user_watches
 from flowlin.events.watch import Watch
-from flowlin.networks.base import AbstractModel, trainable_flags
-from flowlin.networks.modules import ForeignModel, as_model
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.fit import require_fit
+from flowlin.networks.modules import ForeignModel, any_module, as_model, as_module
 from flowlin.networks.network_kinds import ReLUNetwork
+from flowlin.networks.trainable import trainable_flags
 from flowlin.record.origin import Origin
-from flowlin.record.results import RESULTS, attach_trajectory, result_is
+from flowlin.record.results import attach_trajectory
 from flowlin.record.trajectory import Trajectory, trim_and_raise
 from flowlin.runs.checkpoint import outset_from_file
 from flowlin.runs.confirm import second_run, with_global_errors
+from flowlin.runs.flow_failure import flow_failure
 from flowlin.runs.hidden_modes import warn_hidden
-from flowlin.runs.precision_warning import warn_precision
+from flowlin.runs.precision_warning import warn_precision, warn_uneven
 from flowlin.runs.progress import SILENT_METER, clock_pauses, progress_meter
 from flowlin.runs.rate_warning import warn_past_edge
 from flowlin.runs.run import AbstractPause, Outset, drive_run
@@ -66,7 +68,7 @@ from flowlin.runs.run_options import (
 from flowlin.runs.settled import SettledCheck, pause_at_rest
 from flowlin.runs.stiffness import TOO_SHORT, StiffnessCheck
 from flowlin.tasks.task import Task
-from flowlin.training.function_loss import AnyLoss
+from flowlin.training.function_loss import AnyLoss, as_loss
 from flowlin.training.loss import Loss
 from flowlin.training.loss_kinks import with_loss_kinks
 from flowlin.training.problem import Problem
@@ -74,13 +76,12 @@ from flowlin.training.rules import AbstractRule, Gradient
 from flowlin.training.schedule import Schedule, TimeConstant
 from flowlin.training.squared_error import SquaredError
 
-# Steps that dense output of few parameters has room for at least: where it takes next to no
-# memory, all short runs share one program.
+# Steps that dense output of few parameters has room for: short runs share one program.
 DENSE_STEPS = 64
 
 
 @checked(
-    network=as_model,
+    network=any_module,
     t1=final_time,
     tau=time_constants_argument,
     modified_rate=positive_at_run_time,
@@ -164,11 +165,11 @@ def gradient_flow(
 
     Other arguments, which most people never need:
 
-    - `kinks`: of a ReLU network; None takes, up to 10,000 (unit, sample) pairs, `ExactKinks()`,
-      and beyond `AveragedKinks()` for one hidden layer without a `solver`, else `IgnoreKinks()`.
-      `AveragedKinks()` is taken below, too, where the events to expect, half as many as pairs,
-      times pairs and parameters together are more than 5e7: wide networks on few samples.
-      `flow.stats` says which and why, and what is not exact warns (`fl.KinksWarning`).
+    - `kinks`: of a ReLU network or a module of ReLUs; None takes, up to 10,000 (unit, sample)
+      pairs, `ExactKinks()`, and beyond `AveragedKinks()`, with a `solver` `IgnoreKinks()`. With
+      one hidden layer `AveragedKinks()` is taken below, too, where the events to expect, half as
+      many as pairs, times pairs and parameters together are more than 5e7: many units on few
+      samples. `flow.stats` says which and why, and what is not exact warns (`fl.KinksWarning`).
     - `solver`: any diffrax solver of ordinary differential equations that estimates its error;
       `diffrax.HalfSolver` makes such a one of any other. Its steps are chosen by `rtol` and `atol`.
       None chooses one by network, kinks and `rtol`, measures stiffness during the run, and goes on
@@ -185,7 +186,8 @@ def gradient_flow(
       that rounding hides (`fl.PrecisionWarning`), as the first run does while JAX is set to
       float32, or of a float32 network on a float64 task without an `rtol`.
     - `atol`: None, or an absolute error: errors then count against `atol` + `rtol` |w| for each
-      number w, and what is smaller than `atol` is not controlled.
+      number w, and what is smaller than `atol` is not controlled. For weights on inputs of 1e8,
+      which are tiny beside others of their units: a run warns (`fl.PrecisionWarning`).
     - `stepsize_controller`: an adaptive one of diffrax in place of `rtol` and `atol`, such as
       `diffrax.PIDController(rtol=1e-6, atol=1e-8, dtmax=0.1)`.
     - `max_steps`, `max_events`: where to give up; `max_steps=None` is 2^30, in effect no limit, and
@@ -215,8 +217,8 @@ def gradient_flow(
     **Raises:** `ValueError` for bad input; `fl.RunError`, which holds the partial trajectory, for
     a run that fails.
     """
-    # As `checked` leaves them.
-    network, events, loss = cast(AbstractModel, network), cast(tuple, events), cast(Loss, loss)
+    network, loss, events = as_model("network", network), as_loss(loss), as_events(events)
+    t1 = math.inf if t1 is None else t1
     tolerances, ts = validate_tolerances(rtol, atol, stepsize_controller), validate_times(t1, ts)
     network = _prepare_network(network, task, loss, ts, observe)
     require_coarse_enough(tolerances.rtol, network.dtype)
@@ -233,14 +235,14 @@ def gradient_flow(
         method=method,
         watches=watches,
         observe=Observables.from_user(observe, network, problem.task),
-        t1=as_dtype(cast(ArrayLike, t1), network.dtype),
+        t1=as_dtype(t1, network.dtype),
         ts=None if ts is None else jnp.asarray(ts, network.dtype),
         progress_meter=SILENT_METER,
         capacity=initial_capacity(watches, max_events or DEFAULT_MAX_EVENTS),
         reference=_origin_of_flow(task, loss, choice, solver is None and not dense),
         in_modes=in_modes,
     )
-    limits = Limits(cast(int, max_steps), max_events or _default_event_limit(run))
+    limits = _limits_of(run, max_steps, max_events)
     edge_known = warn_past_edge(run)
     if is_traced(run):
         flow = _trace_flow(run, dense, limits, progress, checkpoint)
@@ -250,12 +252,16 @@ def gradient_flow(
     return _finish_flow(run, flow, throw, limits, edge_known)
 
 
-def _default_event_limit(run: FlowRun) -> int:
-    """Return the number of events at which a run gives up that was not told when."""
+def _limits_of(run: FlowRun, max_steps: int | None, max_events: int | None) -> Limits:
+    """Return the numbers of steps and of events at which a run gives up, None by default."""
+    steps = LARGEST_STEP_LIMIT if max_steps is None else max_steps
+    if max_events:
+        return Limits(steps, max_events)
     components = sum(watch.channel.size for watch in run.watches)
     if run.method.kinks.walks:  # which logs its gates itself
         components += pair_count(run.problem)
-    return event_limit_under_jit(components) if is_traced(run) else DEFAULT_MAX_EVENTS
+    events = event_limit_under_jit(components) if is_traced(run) else DEFAULT_MAX_EVENTS
+    return Limits(steps, events)
 
 
 def _origin_of_flow(task: Task, loss: Loss, choice: Choice, exchangeable: bool) -> Origin:
@@ -280,10 +286,9 @@ def _pose_problem(
         schedule, tau = Schedule.from_function(tau, jnp.zeros((), network.dtype)), 1.0
     tau = as_dtype(tau, network.dtype)
     revival = revives(kinks) and isinstance(network, ReLUNetwork) and network.hidden
-    rest_integrals = network.hidden[0] if revival else 0
     return Problem(
-        network, unnamed, loss, tau, decay, moves,
-        rule=rule, schedule=schedule, rest_integrals=rest_integrals,
+        network, unnamed, loss, tau, decay, moves, rule=rule, schedule=schedule,
+        rest_integrals=network.hidden[0] if revival else 0,
     )  # fmt: skip
 
 
@@ -309,8 +314,8 @@ def _prepare_network(
     **Raises:** `ValueError` for a network that is not the task's, or holds NaN; also where the
     networks at so many times do not fit into memory.
     """
-    network.require_fit(task)
-    require_no_nan("network", network.module)
+    require_fit(network, task)
+    require_no_nan("network", as_module(network))
     if ts is not None and observe is None:
         require_saved_memory(
             network, len(ts), "ts", f"{len(ts)} times", "Save fewer, or use `observe`"
@@ -364,7 +369,7 @@ def _finish_flow(
     if not edge_known:
         warn_past_edge(run, flow)
     warn_hidden(run, flow)
-    return trim_and_raise(flow, throw, lambda f: _flow_failure(f, limits, run))
+    return trim_and_raise(flow, throw, lambda f: flow_failure(f, limits, run))
 
 
 def _trace_flow(
@@ -400,6 +405,7 @@ def _flow_outset(
     checkpoint: PathLike | None,
 ) -> Outset:
     """Return from where a flow outside of `jit` and `vmap` goes on, and its pauses."""
+    warn_uneven(run)
     if dense and checkpoint is not None:
         raise ValueError("`checkpoint` does not keep dense output; save at `ts` instead.")
     if run.may_switch_solver:
@@ -454,36 +460,6 @@ def _require_dense(run: FlowRun, steps: int) -> None:
     require_saved_memory(
         run.network, steps * stages * pieces, "dense", f"True for {steps} steps", remedy
     )
-
-
-def _flow_failure(flow: Trajectory, limits: Limits, run: FlowRun) -> str:
-    """Return in words what went wrong and what to do about it."""
-    kinks, schedule = run.method.kinks, run.problem.schedule
-    reached = f"t = {float(flow.end):.6g} after {int(flow.counts['num_steps'])} steps"
-    remedy = f"{kinks.remedy(flow.model)}{trouble_of_loss(run.problem, kinks)}"
-    if result_is(flow.result, RESULTS.max_steps_reached):
-        if flow.reference.run.horizon == math.inf:
-            return (
-                f"`max_steps` = {limits.steps} reached at {reached}, and no event has ended the "
-                "run. Watch for one that happens, give a finite `t1`, or increase `max_steps`."
-            )
-        return (
-            f"`max_steps` = {limits.steps} reached at {reached}. Increase it, or loosen "
-            f"`rtol`{remedy}."
-        )
-    if result_is(flow.result, RESULTS.dt_min_reached):
-        if schedule is not None and (why := schedule.trouble_after(flow.end, run.t1)):
-            return f"the run stopped at {reached}: {why}"
-        return (
-            f"the step size shrank to nothing at {reached}: the loss is not finite there, or its "
-            f"gradient jumps{remedy}."
-        )
-    if result_is(flow.result, RESULTS.event_overflow):
-        return (
-            f"{int(flow.events.count)} events happened and `max_events` = {limits.events}. "
-            "Increase it, watch fewer components, or end the run earlier."
-        )
-    return f"{RESULTS[flow.result]}, at {reached}{remedy if kinks.walks else ''}."
 
 
 def _logs_gates(problem: Problem, events: Sequence[AbstractEvent], kinks: AbstractKinks) -> bool:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -14,7 +14,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from flowlin._tools.arguments import argument_error, checked, positive, static_value
+from flowlin._tools.arguments import (
+    LARGEST_STEP_LIMIT,
+    argument_error,
+    checked,
+    positive,
+    static_value,
+)
 from flowlin._tools.arrays import Numbers, Parameters, replace_fields
 from flowlin._tools.numerics import as_tree
 from flowlin._tools.printing import print_by, tqdm_bar
@@ -24,8 +30,9 @@ from flowlin.engine.recorder import event_log
 from flowlin.engine.solvers.rkc import direction, spectral_radius
 from flowlin.events.event import AbstractEvent
 from flowlin.events.switches import UnitSwitches
+from flowlin.events.user_events import as_events
 from flowlin.networks.base import AbstractModel
-from flowlin.networks.modules import as_model
+from flowlin.networks.modules import any_module, as_model
 from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.event_log import EventLog
 from flowlin.record.trajectory import Trajectory
@@ -35,8 +42,7 @@ from flowlin.runs.gradient_flow import gradient_flow
 from flowlin.runs.rate_summary import accuracy_summary, rate_certificate_summary
 from flowlin.runs.run_options import decay_of
 from flowlin.tasks.task import Task
-from flowlin.training.function_loss import AnyLoss
-from flowlin.training.loss import Loss
+from flowlin.training.function_loss import AnyLoss, as_loss
 from flowlin.training.problem import Problem
 from flowlin.training.squared_error import SquaredError
 
@@ -164,7 +170,7 @@ def _initial_sharpness(run: Descent) -> Array:
 
 
 @eqx.filter_jit
-def _largest_sharpness(run: Descent, flow: Trajectory, t1: float) -> Array:
+def _largest_sharpness(run: Descent, flow: Trajectory, t1: Array) -> Array:
     """Return the largest spectral radius of the Hessian at 129 times in [0, t1], gates fixed.
 
     A lower bound, from products with the Hessian: these do not see the kinks nearby.
@@ -212,9 +218,8 @@ def _event_times(log: EventLog, names: set[str]) -> dict[tuple, list[float]]:
     found: dict[tuple, list[float]] = {}
     for name in sorted(names):
         mine = log.select(name)
-        for time, index, side in zip(
-            np.asarray(mine.time), mine.index, np.asarray(mine.new), strict=True
-        ):
+        times, sides = np.asarray(mine.time), np.asarray(mine.new)
+        for time, index, side in zip(times, mine.index, sides, strict=True):
             found.setdefault((name, index, int(side)), []).append(float(time))
     return found
 
@@ -229,8 +234,7 @@ def _largest_time_error(
         due = max(sum(t <= t1 for t in ours), sum(t <= t1 for t in theirs))
         if min(len(ours), len(theirs)) < due:
             return math.inf
-        pairs = zip(ours[:due], theirs[:due], strict=True)
-        off += [abs(b - a) / a for a, b in pairs]
+        off += [abs(b - a) / a for a, b in zip(ours[:due], theirs[:due], strict=True)]
     return max(off, default=math.nan)
 
 
@@ -322,7 +326,7 @@ def _within_argument(name: str, value: Any) -> float:
 
 
 @checked(
-    network=as_model,
+    network=any_module,
     t1=static_value(positive),
     within=_within_argument,
     precision=static_value(positive),
@@ -342,7 +346,7 @@ def largest_learning_rate(
     solver: diffrax.AbstractSolver | None = None,
     rtol: float | None = None,
     precision: float = 0.05,
-    max_steps: int = 2**18,
+    max_steps: int | None = 2**18,
     progress: bool = False,
 ) -> RateCertificate:
     r"""Find the largest learning rates at which descent stays within a share of the flow.
@@ -372,13 +376,14 @@ def largest_learning_rate(
 
     **Raises:** `ValueError` for bad input, or a flow that rests; `fl.RunError` where it fails.
     """
-    network, events = cast(AbstractModel, network), cast(tuple, events)  # as `checked` leaves them
+    network, loss, events = as_model("network", network), as_loss(loss), as_events(events)
+    max_steps = LARGEST_STEP_LIMIT if max_steps is None else max_steps
     if any(isinstance(event, UnitSwitches) for event in events):
         raise ValueError(
             "`events` holds UnitSwitches; descent flickers on sliding pairs, so that its units' "
             "switches do not converge. Pass events of observables."
         )
-    own = task.astype(network.dtype), cast(Loss, loss), jnp.asarray(tau, network.dtype)
+    own = task.astype(network.dtype), loss, jnp.asarray(tau, network.dtype)
     decay = decay_of(network, weight_decay)
     rule, watched = StepRule(learning_rate=1.0, clock=tau), WatchOptions(events, interpolate=True)
     run = descent_of(Problem(network, *own, decay), rule, watched)
@@ -392,7 +397,8 @@ def largest_learning_rate(
         weight_decay=weight_decay, events=events, kinks=kinks, solver=solver, rtol=rtol, dense=True,
     )  # fmt: skip
     _require_motion(network, flow, run)
-    edge, first = _edge_of_stability(float(_largest_sharpness(run, flow, t1)), t1, tau, max_steps)
+    sharpness = float(_largest_sharpness(run, flow, jnp.asarray(t1, run.network.dtype)))
+    edge, first = _edge_of_stability(sharpness, t1, tau, max_steps)
     bar = tqdm_bar(None, unit="run") if progress else None
 
     def count_and_measure(steps: int) -> "_RateErrors":

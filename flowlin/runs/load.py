@@ -3,7 +3,6 @@
 import itertools
 import math
 import os
-from typing import cast
 
 import equinox as eqx
 import jax
@@ -14,12 +13,11 @@ from jaxtyping import PyTree
 from flowlin._tools.arguments import ARGUMENT_HINTS, checked, with_article
 from flowlin._tools.arrays import PathLike
 from flowlin._tools.files import file_errors, read_file, require_type
-from flowlin.networks.base import AbstractModel
 from flowlin.networks.gated_module import GatedModule
 from flowlin.networks.globally_gated import GloballyGatedNetwork
 from flowlin.networks.graph import GatedGraph
 from flowlin.networks.layered import AbstractLayered
-from flowlin.networks.modules import ForeignModel, as_model
+from flowlin.networks.modules import ForeignModel, any_module, as_model
 from flowlin.record.branch_reason import REASONS
 from flowlin.record.event_log import EventLog
 from flowlin.record.results import RESULTS
@@ -33,7 +31,7 @@ ARGUMENT_HINTS["load.task"] = (
 )
 
 
-@checked(like=as_model)
+@checked(like=any_module)
 def load(path: PathLike, like: eqx.Module | None = None) -> Trajectory:
     """Read a trajectory that `flow.save(path)` has written.
 
@@ -56,19 +54,20 @@ def load(path: PathLike, like: eqx.Module | None = None) -> Trajectory:
     file that is damaged, of another kind or of a later version, or in float64 while JAX is set to
     float32; `FileNotFoundError` if there is none.
     """
+    own = None if like is None else as_model("like", like)
     found = read_file("path", path).content
     if not isinstance(found, Trajectory):
         raise ValueError(
             f"`path` = {os.fspath(path)!r} holds no trajectory but a {type(found).__name__}; give "
             "a file that `flow.save` has written."
         )
-    if like is None and isinstance(found.model, (ForeignModel, GatedModule)):
+    if own is None and isinstance(found.model, (ForeignModel, GatedModule)):
         raise ValueError(
             f"`path` = {os.fspath(path)!r} holds a run of {with_article(found.model.name)}, of "
             "which a file keeps the arrays only; pass `like`, a module of the same kind."
         )
-    if like is not None:
-        found = found.with_module(cast(AbstractModel, like), "like")
+    if own is not None:
+        found = found.with_module(own, "like")
     with file_errors("path", path):
         check_trajectory(found)
     return found

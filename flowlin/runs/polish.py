@@ -1,6 +1,6 @@
 """The critical point of the loss beside a network, to rounding, and the loss's curvature there."""
 
-from typing import Any, cast
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,13 +19,13 @@ from flowlin._tools.numerics import jit_by_array
 from flowlin._tools.printing import Summary, format_number, print_by
 from flowlin._tools.warn import warn_user
 from flowlin.measures.sharpness import ROWS_AT_ONCE
-from flowlin.networks.base import AbstractModel, trainable_flags, trainable_part
-from flowlin.networks.modules import as_model
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.modules import any_module, as_model, as_module
+from flowlin.networks.trainable import trainable_flags, trainable_part
 from flowlin.record.measured import require_targets
 from flowlin.runs.run_options import decay_of
 from flowlin.tasks.task import Task
-from flowlin.training.function_loss import AnyLoss
-from flowlin.training.loss import Loss
+from flowlin.training.function_loss import AnyLoss, as_loss
 from flowlin.training.objective import AbstractObjective, FullData, with_decay
 from flowlin.training.squared_error import SquaredError
 
@@ -104,7 +104,7 @@ class CriticalPoint(eqx.Module):
         return values.shape[-1] * jnp.finfo(values.dtype).eps * largest
 
 
-@checked(network=as_model, steps=integer_from(1))
+@checked(network=any_module, steps=integer_from(1))
 def polish(
     network: eqx.Module,
     task: Task,
@@ -141,8 +141,8 @@ def polish(
 
     **Raises:** `ValueError` for bad input, and where matrices (N, N) do not fit into memory.
     """
-    own = cast(AbstractModel, network)  # as `checked` leaves it
-    require_no_nan("network", own.module)
+    own = as_model("network", network)
+    require_no_nan("network", as_module(own))
     require_targets(own, task)
     flags = trainable_flags(own, trainable)
     size = sum(a.size for a in jax.tree.leaves(trainable_part(own.parameters, flags)))
@@ -151,7 +151,7 @@ def polish(
         "Take a smaller one, or fewer `trainable` arrays",
     )  # fmt: skip
     task = task if task.x.dtype == own.dtype else task.astype(own.dtype)
-    plain = FullData(task, cast(Loss, loss), shards=task.shards)
+    plain = FullData(task, as_loss(loss), shards=task.shards)
     goal = with_decay(plain, decay_of(own, weight_decay))
     point = _find_critical_point((goal, own), flags, steps)
     if not is_traced(point) and not np.all(point.converged):
@@ -205,7 +205,7 @@ def _find_critical_point(
     end = model.with_parameters(as_parameters(vector.astype(dtype)))
     norm = jnp.linalg.norm(left)
     return CriticalPoint(
-        network=end.module,
+        network=as_module(end),
         loss=goal.loss_value(end),
         gradient_norm=norm.astype(dtype),
         eigenvalues=jnp.linalg.eigvalsh(curvature).astype(dtype),

@@ -9,7 +9,7 @@ from flowlin._tools.arrays import Parameters, is_traced
 from flowlin._tools.warn import warn_user
 from flowlin.engine.integrate import FlowRun
 from flowlin.engine.solvers.rkc import direction, spectral_radius
-from flowlin.networks.base import trainable_part
+from flowlin.networks.trainable import trainable_part
 from flowlin.record.trajectory import Trajectory
 from flowlin.training.objective import ModifiedLoss
 from flowlin.training.problem import Problem

@@ -30,7 +30,7 @@ from flowlin.engine.kinks.kink_places import kink_places
 from flowlin.engine.kinks.kink_policies import AbstractKinks
 from flowlin.events.watch import Watch
 from flowlin.measures.modes import Modes
-from flowlin.networks.base import AbstractModel
+from flowlin.networks.base import AbstractModel, time_constants
 from flowlin.networks.network_kinds import AbstractNetwork
 from flowlin.record.origin import RunState
 from flowlin.record.refusals import extension_error
@@ -147,7 +147,7 @@ def check_problem(
             "`tau` as one number."
         )
     if problem.tau.ndim:
-        problem.network.time_constants(problem.tau)
+        time_constants(problem.network, problem.tau)
 
 
 def time_constants_argument(name: str, value: Any) -> PyTree:
@@ -191,7 +191,7 @@ def decay_of(network: AbstractModel, weight_decay: Numbers | None) -> Decay | No
     rate = jnp.asarray(weight_decay, network.dtype)
     if rate.ndim and not isinstance(network, AbstractNetwork):
         raise ValueError(
-            f"`weight_decay` must be one number for a {type(network.module).__name__}, got shape "
+            f"`weight_decay` must be one number for a {network.facts.name}, got shape "
             f"{rate.shape}: only flowlin's layered networks have layers that are known."
         )
     layers = len(network.hidden) + 1

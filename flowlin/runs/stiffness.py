@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 from flowlin._tools.arrays import replace_fields
 from flowlin._tools.numerics import jit_by_array
 from flowlin.engine.integrate import FlowRun
-from flowlin.engine.kinks.averaged import AveragedGates
+from flowlin.engine.kinks.averaged import AbstractAveraging
 from flowlin.engine.run import AbstractRun, Limits, is_paused
 from flowlin.engine.solvers.recycled_bdf import RecycledBDF
 from flowlin.engine.solvers.rkc import RKC, direction, spectral_radius
@@ -59,7 +59,7 @@ class StiffnessCheck(AbstractPause):
 
     def __init__(self, run: FlowRun):
         self.switched = run.has_switched_solver
-        self.averaged = isinstance(run.method.solver, AveragedGates)
+        self.averaged = isinstance(run.method.solver, AbstractAveraging)
         fine = float(run.method.controller.rtol) < LOOSE_RTOL
         averaged = FIRST_FINE if fine else FIRST_AVERAGED
         self.first = averaged if self.averaged else FIRST_LOOK

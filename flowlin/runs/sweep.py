@@ -1,6 +1,7 @@
 """Sweeps: many runs in one call, in threads or under `vmap`, with rows kept in a file."""
 
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from flowlin._tools.arrays import PathLike, automatic_mesh, replace_fields, requ
 from flowlin._tools.printing import tqdm_bar
 from flowlin._tools.warn import warn_user
 from flowlin.networks.base import AbstractModel
-from flowlin.networks.modules import as_model
+from flowlin.networks.modules import any_module, as_model, as_module
 from flowlin.record.results import RunError
 from flowlin.record.sweep import Sweep
 from flowlin.record.trajectory import Trajectory, trim_and_raise
@@ -48,7 +49,7 @@ def _networks_argument(name: str, value: object) -> object:
     return (
         value
         if is_value_function(value)
-        else sequence_of(as_model, "a list of networks")(name, value)
+        else sequence_of(any_module, "a list of networks")(name, value)
     )
 
 
@@ -124,6 +125,7 @@ def sweep(
     **Raises:** `ValueError` for no networks, or numbers that do not fit.
     """
     points = () if grid is None else tuple(grid)
+    t1 = math.inf if t1 is None else t1
     every, of_every = evaluate_on_grid(points, networks=networks, tasks=tasks)
     members = _sweep_members(every, of_every, points)
     _check_sweep(options, record, checkpoint, mesh)
@@ -163,7 +165,12 @@ def sweep(
 
 
 def confirm_sweep(
-    runs: Sweep, finer: bool, max_steps: int, max_events: int, workers: int | None, progress: bool
+    runs: Sweep,
+    finer: bool,
+    max_steps: int | None,
+    max_events: int,
+    workers: int | None,
+    progress: bool,
 ) -> Sweep:
     """Confirm the runs of a sweep in threads, as `Sweep.confirm` says."""
     kept: dict[int, PyTree] = {}
@@ -290,7 +297,7 @@ def _sweep_members(networks, tasks, points) -> list[tuple[AbstractModel, Task]]:
     """Return pairs of network and task, one per run; `ValueError` for numbers that do not fit."""
     networks = [as_model(f"networks[{k}]", one) for k, one in enumerate(networks)]
     for k, network in enumerate(networks):
-        require_no_nan(f"networks[{k}]", network.module)
+        require_no_nan(f"networks[{k}]", as_module(network))
     if not networks:
         raise ValueError("`networks` is empty; give at least one.")
     if points and len(networks) != len(points):

@@ -174,7 +174,7 @@ def run_prints(
         own = model.model if isinstance(model, GatedModule) else model
         functions = own.rest.tree if isinstance(own, ForeignModel) else ()
         marks = shared | _function_prints("network", functions)
-        key = _hash_of_parts(common, tasks[id(task)], model.kind, model)
+        key = _hash_of_parts(common, tasks[id(task)], model.facts.kind, model)
         return RunPrint(key[:16], json.dumps(marks))
 
     return [run_print(model, task) for model, task in members]

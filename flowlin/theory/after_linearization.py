@@ -103,15 +103,15 @@ class AfterLinearization(eqx.Module):
         return relative_distance(self.outputs(flow.ts), numerical)
 
 
-def _gates_argument(name: str, value: object) -> Array:
-    """Check that an argument holds truth values, or numbers that are zero or one."""
+def _truth_values(name: str, value: object) -> object:
+    """Check for truth values, or numbers that are zero or one."""
     given = float_array(name, value)
     if not is_traced(given) and not np.isin(np.asarray(given), (0, 1)).all():
         raise argument_error(name, "an array of True and False", value)
-    return given.astype(bool)
+    return value
 
 
-@checked(always_on=_gates_argument, tolerance=not_negative)
+@checked(always_on=_truth_values, tolerance=not_negative)
 def after_linearization(
     network: ReLUNetwork,
     task: Task,
@@ -153,7 +153,7 @@ def after_linearization(
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     on = jnp.all(network.preactivations(task.x)[0] > 0, axis=0)
     if always_on is not None:
-        given = jnp.asarray(always_on)  # as `checked` leaves it
+        given = float_array("always_on", always_on).astype(bool)
         if given.shape != on.shape:
             raise ValueError(
                 f"`always_on` must have one entry for each of the {on.shape[0]} hidden units, got "

@@ -284,7 +284,8 @@ def early_phase(
     task = task if task.x.dtype == network.dtype else task.astype(network.dtype)
     tau = jnp.asarray(tau, network.dtype)
     flow = eqx.filter_jit(OneLayerFlow)(network, task, LinearizedLoss(loss), tau)
-    walked, t1 = _walk_to_end(flow, t1, min(slots, task.samples), max_pieces)
+    end = None if t1 is None else jnp.asarray(t1, network.dtype)  # a number would be a program each
+    walked, t1 = _walk_to_end(flow, end, min(slots, task.samples), max_pieces)
     found = EarlyPhase(
         *_describe_start(flow, walked.pieces),
         final_sides=walked.sides.codes,
@@ -308,10 +309,10 @@ def _weight_targets(task: Task) -> Array:
 
 
 @eqx.filter_jit
-def _walk_to_end(flow: OneLayerFlow, t1: ArrayLike | None, slots: int, max_pieces: int):
+def _walk_to_end(flow: OneLayerFlow, t1: Array | None, slots: int, max_pieces: int):
     """Walk the units to t1, or to the end of the phase if that is None; return walk and end."""
     target = jnp.sum(_weight_targets(flow.task) * flow.task.y)
-    end = _end_of_phase(flow, target) if t1 is None else jnp.asarray(t1, flow.network.dtype)
+    end = _end_of_phase(flow, target) if t1 is None else t1
     return walk_units(flow, end, slots, max_pieces), end
 
 

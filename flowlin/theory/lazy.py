@@ -11,7 +11,7 @@ $$\sqrt A\, r(t) = U e^{-\Lambda t / \tau} U^T \sqrt A\, r(0), \qquad
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -34,8 +34,10 @@ from flowlin._tools.printing import (
     shorten_text,
 )
 from flowlin.measures.tangent_kernel import derivatives_at_once, kernel_matrix, output_function
-from flowlin.networks.base import AbstractModel, trainable_flags, trainable_part
-from flowlin.networks.modules import as_model
+from flowlin.networks.base import AbstractModel
+from flowlin.networks.fit import require_fit
+from flowlin.networks.modules import any_module, as_model, as_module
+from flowlin.networks.trainable import trainable_flags, trainable_part
 from flowlin.record.trajectory import Trajectory
 from flowlin.tasks.task import Task
 from flowlin.theory.closed_form import TIME_RANGE
@@ -91,7 +93,7 @@ class ScaledModel(eqx.Module):
     @property
     def network(self) -> PyTree:
         """The model at w, without the scale; stacked where the parameters are."""
-        return self.start.with_parameters(self.parameters).module
+        return as_module(self.start.with_parameters(self.parameters))
 
     def __call__(self, x: Float[Array, " N_in"]) -> Float[Array, " N_out"]:
         """The output of one sample."""
@@ -170,7 +172,7 @@ class Lazy(eqx.Module):
     @checked(t=TIME_RANGE)
     def network(self, t: ArrayLike) -> PyTree:
         """Return the model with its weights at time t; for times (T,) stacked."""
-        return _models_at(self, jnp.asarray(t, self.start.dtype)).module
+        return as_module(_models_at(self, jnp.asarray(t, self.start.dtype)))
 
     @checked(t=TIME_RANGE, x=_inputs_argument)
     def outputs(self, t: ArrayLike, x: Array | None = None) -> Float[Array, "... P N_out"]:
@@ -219,7 +221,7 @@ class Lazy(eqx.Module):
         **Raises:** `ValueError` for alpha other than one and gates that belong to samples.
         """
         if self.alpha == 1:
-            return self.start.module
+            return as_module(self.start)
         if any(gate is not None for gate in self.start.sample_gates):
             raise ValueError(
                 "`network` has gates that belong to samples, so it is no function of one sample "
@@ -241,10 +243,10 @@ class Lazy(eqx.Module):
         """
         if check:
             own = as_model("network", self.scaled)
-            if flow.model.kind != own.kind:
+            if flow.model.facts.kind != own.facts.kind:
                 raise ValueError(
-                    f"`flow` is of {with_article(flow.model.kind)}, and this is the limit of "
-                    f"{with_article(own.kind)}; run `scaled`."
+                    f"`flow` is of {with_article(flow.model.facts.kind)}, and this is the limit of "
+                    f"{with_article(own.facts.kind)}; run `scaled`."
                 )
             tau, moves = self.alpha**2 * self.tau, self.trainable_flags if self.alpha == 1 else None
             require_same_problem(flow, self.task, tau, self.loss_function, moves)
@@ -260,7 +262,7 @@ def _loss_argument(name: str, value: object) -> SquaredError:
     return value
 
 
-@checked(network=as_model, loss=_loss_argument, tau=positive, alpha=positive)
+@checked(network=any_module, loss=_loss_argument, tau=positive, alpha=positive)
 def lazy(
     network: eqx.Module,
     task: Task,
@@ -304,8 +306,8 @@ def lazy(
     Source: Jacot et al. (2018); Lee et al. (2019) Eqs. 8-11; Chizat, Oyallon and Bach (2019) Sec.
     2.1 for alpha.
     """
-    start = cast(AbstractModel, network)
-    start.require_fit(task)
+    start = as_model("network", network)
+    require_fit(start, task)
     task = task if task.x.dtype == start.dtype else task.astype(start.dtype)
     size = task.samples * task.outputs
     require_memory(

@@ -22,6 +22,7 @@ from flowlin._tools.draws import draw_normals
 from flowlin._tools.moved import moved_attributes
 from flowlin._tools.printing import Summary, format_count, format_first, format_number, print_by
 from flowlin.measures.modes_summary import MOST_MODES
+from flowlin.networks.fit import require_fit
 from flowlin.networks.graph import AbstractGraph, GatedGraph, ModeGraph, require_single_graph
 from flowlin.networks.graph_parts import Columns, Edge
 from flowlin.networks.pathways import Pathway
@@ -320,7 +321,7 @@ def race(network: GatedGraph, task: Task, *, tolerance: float | None = None) -> 
     **Raises:** `ValueError` for a network with biases, a task that does not fit or drives no mode,
     and under `jit`: the bases need numbers.
     """
-    network.require_fit(task)
+    require_fit(network, task)
     if network.biases:
         raise ValueError(
             "`network` has biases, which take part in no mode; use a source with a constant column "

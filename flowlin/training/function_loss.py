@@ -14,7 +14,7 @@ from flowlin._tools.files import saveable
 from flowlin._tools.user_functions import user_function_errors
 from flowlin.training.loss import Loss, TargetWeights
 
-AnyLoss = Loss | Callable[..., Array]  # what users pass; `checked` makes a Loss of it
+AnyLoss = Loss | Callable[..., Array]  # what users pass; `as_loss` makes a Loss of it
 
 
 @saveable()
@@ -50,13 +50,13 @@ class FunctionLoss(Loss):
         weights: TargetWeights = None,
     ) -> Float[Array, ""]:
         """Return the sum over samples of the function's values, by their weights."""
-        losses = jax.vmap(self._require_function())(outputs, targets)
+        losses = jax.vmap(self.require_function())(outputs, targets)
         return jnp.sum(losses if weights is None else weights * losses, dtype=outputs.dtype)
 
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
         """Raise `ValueError` unless the function makes one real number of one sample."""
         one = jax.ShapeDtypeStruct(targets.shape[1:], targets.dtype)
-        function = self._require_function()
+        function = self.require_function()
         what = f"`loss` = {self.name} fails on one sample's output and target, {one.shape} each"
         with user_function_errors(what):
             found = jax.eval_shape(function, one, one)
@@ -69,7 +69,7 @@ class FunctionLoss(Loss):
                 "outputs, not over samples."
             )
 
-    def _require_function(self) -> Callable[..., Array]:
+    def require_function(self) -> Callable[..., Array]:
         """Return the function; raise `ValueError` where a file kept its name alone."""
         if self.function is None:
             raise ValueError(
@@ -89,8 +89,13 @@ class FunctionLoss(Loss):
         return f"mean of {self.name}" + (", known by name" if self.function is None else "")
 
 
-def _as_loss(name: str, value: object) -> Loss:
-    """Turn a loss of the library, or a function of one sample, into a `Loss`."""
+def as_loss(loss: AnyLoss) -> Loss:
+    """Return a loss of the library as it is, and a function of one sample as a `Loss`."""
+    return loss if isinstance(loss, Loss) else FunctionLoss.from_function(loss)
+
+
+def _loss_or_function(name: str, value: object) -> object:
+    """Check for a loss of the library, or a function of one sample that programs can hold."""
     if isinstance(value, Loss):
         return value
     wanted = "a loss of flowlin or a function of (output, target) of one sample"
@@ -103,7 +108,7 @@ def _as_loss(name: str, value: object) -> Loss:
     except TypeError:
         remedy = "wrap it: lambda output, target: loss(output, target)"
         raise argument_error(name, "a function that can be hashed", value, remedy) from None
-    return FunctionLoss.from_function(function)
+    return function
 
 
-CHECKS_BY_NAME["loss"] = _as_loss
+CHECKS_BY_NAME["loss"] = _loss_or_function

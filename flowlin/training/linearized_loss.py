@@ -1,7 +1,5 @@
 """A loss made linear at zero outputs."""
 
-from typing import cast
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -9,7 +7,7 @@ from jaxtyping import Array, Float
 from flowlin._tools.arguments import checked
 from flowlin._tools.arrays import Scalar
 from flowlin._tools.files import saveable
-from flowlin.training.function_loss import AnyLoss
+from flowlin.training.function_loss import AnyLoss, as_loss
 from flowlin.training.loss import Loss, TargetWeights
 
 
@@ -21,16 +19,19 @@ class LinearizedLoss(Loss):
     Its gradient flow is the early phase. A `loss` for `fl.gradient_flow` like others.
     """
 
-    loss: AnyLoss
+    loss: Loss
+
+    def __init__(self, loss: AnyLoss):
+        self.loss = as_loss(loss)
 
     @property
     def is_sum_over_outputs(self) -> bool:
         """Tell whether the inner loss is a sum over outputs."""
-        return self._inner_loss.is_sum_over_outputs
+        return self.loss.is_sum_over_outputs
 
     def factor_per_sample(self, mass: Scalar) -> Scalar:
         """Return the factor of each sample's own loss, that of the inner loss."""
-        return self._inner_loss.factor_per_sample(mass)
+        return self.loss.factor_per_sample(mass)
 
     def total_loss(
         self,
@@ -39,15 +40,10 @@ class LinearizedLoss(Loss):
         weights: TargetWeights = None,
     ) -> Float[Array, ""]:
         """Return the sum over samples of the losses made linear, by their weights."""
-        total = jax.value_and_grad(self._inner_loss.total_loss)
+        total = jax.value_and_grad(self.loss.total_loss)
         value, slope = total(jnp.zeros_like(targets), targets, weights)
         return value + jnp.sum(slope * outputs)
 
     def require_fit(self, targets: Float[Array, "P N_out"]) -> None:
         """Raise `ValueError` for targets that the inner loss is not made for."""
-        self._inner_loss.require_fit(targets)
-
-    @property
-    def _inner_loss(self) -> Loss:
-        """Return the inner loss, typed as `checked` leaves it."""
-        return cast(Loss, self.loss)
+        self.loss.require_fit(targets)

@@ -11,7 +11,7 @@ of a graph holds of these too.
 import abc
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,13 +20,17 @@ from equinox import AbstractVar
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from flowlin._tools.arrays import Activation, Scalar, replace_fields
+from flowlin._tools.arrays import Scalar, replace_fields
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kink_program import KinkProgram, KinkSite
-from flowlin.networks.layered import forward_pass, smooth_relu
+from flowlin.networks.layered import smooth_relu
 from flowlin.networks.module_kinks import ModuleKinks, Refusal, find_kinks
 from flowlin.networks.modules import ForeignModel, StaticPart, unit_places
-from flowlin.networks.network_kinds import AbstractSelfGated, ReLUNetwork
+from flowlin.networks.network_kinds import (
+    AbstractSelfGated,
+    ReLUNetwork,
+    outputs_by_rectifier,
+)
 from flowlin.tasks.task import Task
 from flowlin.training.function_loss import FunctionLoss
 from flowlin.training.loss import Loss, TargetWeights
@@ -67,8 +71,11 @@ def _program_of_both(
 
     def call_both(inexact: PyTree, fixed: PyTree, row: Array) -> Array:
         model = eqx.combine(inexact, fixed, rest.tree)
-        own = isinstance(model, AbstractSelfGated)
-        found = _output_by_relu(model, row[:inputs]) if own else model(row[:inputs])
+        x = row[:inputs]
+        if isinstance(model, ReLUNetwork):  # its rectifiers as such
+            found = outputs_by_rectifier(model, x[None], jax.nn.relu)[0]
+        else:
+            found = model.outputs(x[None])[0] if isinstance(model, AbstractSelfGated) else model(x)
         own = function(found, row[inputs:]).astype(found.dtype)
         return jnp.concatenate([found, own[None]])
 
@@ -82,7 +89,7 @@ def kinks_of_loss(loss: Loss, outputs: int, dtype: DTypeLike) -> ModuleKinks:
     """
     if not isinstance(loss, FunctionLoss):
         return ModuleKinks()
-    found = _program_of_loss(cast(LossFunction, loss.function), outputs, jnp.dtype(dtype))
+    found = _program_of_loss(loss.require_function(), outputs, jnp.dtype(dtype))
     if isinstance(found, Refusal):
         return ModuleKinks((), f"`loss` = {loss.name}: {found.reason}")
     return ModuleKinks(found.sites)
@@ -109,7 +116,8 @@ def _kinks_with_loss(
     model: AbstractModel, task: Task, loss: Loss, own: tuple[KinkSite, ...]
 ) -> ModuleKinks:
     """Return a model's own kinks with those of its loss behind them, or why these are unknown."""
-    both = ModelWithLoss(model, cast(FunctionLoss, loss), task.outputs)
+    assert isinstance(loss, FunctionLoss)  # others have no kinks
+    both = ModelWithLoss(model, loss, task.outputs)
     found = both.kink_program(task.inputs + task.outputs)
     if isinstance(found, Refusal):
         return ModuleKinks(own, loss_unknown_because=found.reason)
@@ -130,18 +138,6 @@ def kinks_to_walk(network: AbstractModel, task: Task, loss: Loss) -> ModuleKinks
     own = tuple(KinkSite(place.part, "max", place.shape) for place in places)
     found = _kinks_with_loss(network, task, loss, own)
     return ModuleKinks() if found.loss_unknown_because else found
-
-
-def _output_by_relu(network: AbstractSelfGated, x: Array) -> Array:
-    """Return a network's output of one sample, with its rectifiers as such."""
-
-    def activate_layer(layer: int, z: Array) -> Array:
-        del layer
-        return network.slope * z + (1 - network.slope) * jax.nn.relu(z)  # pyright: ignore
-
-    rectified = isinstance(network, ReLUNetwork)
-    activation: Activation = activate_layer if rectified else network.activation
-    return forward_pass(network.parameters, network.bias_strength, x[None], activation)[0][0]
 
 
 def _split(model: AbstractModel) -> tuple[PyTree, PyTree, StaticPart]:
@@ -194,7 +190,7 @@ class ModelWithLoss(eqx.Module):
         """Return the program of a row of so many numbers, targets included."""
         inexact, fixed, rest = _split(self.model)
         shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (inexact, fixed))
-        function = cast(LossFunction, self.loss.function)
+        function = self.loss.require_function()
         own = inputs - self.outputs
         return _program_of_both(rest, StaticPart(shapes), function, own, self.outputs)
 
@@ -255,9 +251,10 @@ def join_loss(
     if foreign and (kinks is None or not kinks.in_loss):
         return network, task, loss
     assert kinks is not None
+    assert isinstance(loss, FunctionLoss)  # others have no kinks
     rows = jnp.concatenate([task.x, task.y], axis=1)
     none = jnp.zeros((task.samples, task.outputs + 1), task.y.dtype)
-    both = ModelWithLoss(network, cast(FunctionLoss, loss), task.outputs, kinks)
+    both = ModelWithLoss(network, loss, task.outputs, kinks)
     return both, replace_fields(task, x=rows, y=none), SumOfLastOutput(loss)
 
 
@@ -271,7 +268,7 @@ class RoundedLoss(AbstractLossBySample):
         self, outputs: Float[Array, "P N_out"], targets: Float[Array, "P N_out"]
     ) -> Float[Array, " P"]:
         """Return the rounded losses, (P,)."""
-        function = cast(LossFunction, self.inner.function)
+        function = self.inner.require_function()
         program = _program_of_loss(function, outputs.shape[1], outputs.dtype)
         assert isinstance(program, KinkProgram)
         round_off = functools.partial(smooth_relu(jnp.zeros((), outputs.dtype), self.width), 0)
@@ -290,4 +287,5 @@ def round_off(loss: Loss, width: ArrayLike | None, outputs: int, dtype: DTypeLik
     """Return a loss with its kinks rounded off over a width; as it is without any, or without."""
     if width is None or not kinks_of_loss(loss, outputs, dtype).sites:
         return loss
-    return RoundedLoss(cast(FunctionLoss, loss), width)
+    assert isinstance(loss, FunctionLoss)  # others have no kinks
+    return RoundedLoss(loss, width)

@@ -15,6 +15,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from flowlin._tools.arrays import Parameters
 from flowlin._tools.numerics import largest_number
 from flowlin.networks.base import AbstractModel
+from flowlin.networks.fit import numbers_per_sample
 from flowlin.networks.layered import apply_weights
 from flowlin.tasks.task import Task
 from flowlin.training.loss import Loss
@@ -214,7 +215,7 @@ class FullData(AbstractPlainObjective):
             return function(parameters, network, rows)
 
         return sum_over_samples(
-            part_of_rows, rows, network.numbers_per_sample(self.task), self.shards
+            part_of_rows, rows, numbers_per_sample(network, self.task), self.shards
         )
 
 

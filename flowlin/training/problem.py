@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from flowlin.networks.base import AbstractModel, trainable_part
+from flowlin.networks.base import AbstractModel, time_constants
+from flowlin.networks.trainable import trainable_part
 from flowlin.tasks.task import Task
 from flowlin.training.loss import Loss
 from flowlin.training.objective import Decay
@@ -23,7 +24,7 @@ class Problem(eqx.Module):
     - `tau`: one time constant, or one per layer (L,); 1 where there is a `schedule` of it.
     - `trained`: which of the network's arrays move, in the order of its leaves; None for all.
     - `groups`: whose numbers the arrays hold where it is not the network's hidden units, as
-      `AbstractModel.owners` says it.
+      `ModelFacts.owners` says it.
     - `rule`: of training. With another one than `Gradient` the flow is the rule's, of its force
       $-\nabla L$.
     - `schedule`: the time constant as a function of time, or None for `tau`.
@@ -70,14 +71,14 @@ class Problem(eqx.Module):
     @property
     def owners(self) -> tuple[tuple[str, int | None], ...]:
         """Return for every parameter array the name of its units, and their axis or None."""
-        return tuple(self.network.parameter_owners) if self.groups is None else self.groups
+        return self.network.facts.owners if self.groups is None else self.groups
 
     @property
     def time_constants(self) -> PyTree:
         """Return the time constants as a prefix of the parameters' tree, None for what rests."""
         if self.trained is None and not self.tau.ndim:
             return self.tau
-        return trainable_part(self.network.time_constants(self.tau), self.trained)
+        return trainable_part(time_constants(self.network, self.tau), self.trained)
 
     @property
     def tau_on_record(self) -> Array:

@@ -307,8 +307,8 @@ OWN = {
     "fl.RaceHits.rho": Word("0.5", k.ARRAY),
     "fl.plot.pathways.flow": Word("graph_flow", k.Kind(
         k.only("graph_flow"), k.FLOW.near)),
-    **{f"{name}.network": Word("relu", k.NETWORK) for name in (
-        "fl.theory.early_phase", "fl.theory.after_linearization",
+    **{f"fl.{name}.network": Word("relu", k.NETWORK) for name in ("theory.early_phase",
+        "theory.after_linearization", "measures.kink_rates", "measures.effective_map",
     )},
     "fl.theory.early_phase.t1": Word("0.5", k.optional(k.POSITIVE), given=True),
     "fl.theory.after_linearization.always_on": Word(
@@ -386,7 +386,7 @@ OWN = {
         "theory.bias_mode", "theory.modes",
     )},
     "fl.measures.OnTask.task": Word("task", k.Kind(k.of(k.fl.Task), k.TASKS)),
-    "fl.measures.kink_rates.network": Word("relu", k.NETWORK),
+    "fl.measures.effective_map.sides": Word("[np.ones((4, 4))]", k.optional(k.GATES)),
     "fl.plot.cube.values": Word("cube_values", k.ARRAY),
     "fl.plot.cube.axis": Word("0", k.optional(k.Kind(k.among(0, 1, 2), k.COUNTS)), given=True),
     "fl.plot.sweep_map.x": Word("[1.0, 2.0]", k.ARRAY),

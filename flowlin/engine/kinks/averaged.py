@@ -1,11 +1,12 @@
 """Gradient flow of a ReLU network with its gates averaged over every step."""
 
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from equinox import AbstractClassVar
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
@@ -90,9 +91,28 @@ def _inner_fraction(numerator: Array, denominator: Array) -> Array:
 # Preactivations z (P, H) and parameters, or their velocities.
 ZAndParameters = tuple[Array, Parameters]
 Tree = TypeVar("Tree")
+SolverState = TypeVar("SolverState")
 
-EVALUATIONS_PER_STEP = 2  # pairs of large products per step
 FINEST_RTOL = 1e-5  # rtol below which the steps creep from switch to switch
+
+
+class AbstractAveraging(SecondOrder[SolverState]):
+    """Base of the solvers whose gates are averages over each step.
+
+    - `evaluations`: of the velocity that a step costs.
+    """
+
+    evaluations: AbstractClassVar[int]
+
+
+def velocity_slope(velocity: Tree, earlier: Tree, length: Array) -> Tree:
+    """Return the slope of a velocity over the step before; 0 at first, whose length is inf."""
+    return jax.tree.map(lambda v, u: (v - u) / length, velocity, earlier)
+
+
+def extrapolate(start: Tree, velocity: Tree, slope: Tree, time: Array) -> Tree:
+    """Return where a point is after a time, by the two-step Adams-Bashforth formula."""
+    return jax.tree.map(lambda y, v, a: y + time * (v + time / 2 * a), start, velocity, slope)
 
 
 class NetworkDrive(eqx.Module):
@@ -169,7 +189,7 @@ def _outputs(network: ReLUNetwork, z: Float[Array, "P H"]) -> tuple[Array, Array
     return h, outputs if offset is None else outputs + network.bias_strength * offset[None]
 
 
-class AveragedGates(SecondOrder[AveragedState]):
+class AveragedGates(AbstractAveraging[AveragedState]):
     r"""Steps whose gates are averages over the step, for ReLU networks with one hidden layer.
 
     With errors $e = -\partial L / \partial \hat y$ and $C = e A$ (A the readout) the flow is
@@ -202,8 +222,6 @@ class AveragedGates(SecondOrder[AveragedState]):
     parameters' tree (one per layer is fine), None for what does not move, its `decay`, and the
     `schedule` of tau or None, by which drives, and what decays, are divided at each of a step's
     three points; the vector field of the terms is used for the first step's length alone.
-
-    **Raises:** `ValueError` for several hidden layers.
     """
 
     network: ReLUNetwork
@@ -213,12 +231,7 @@ class AveragedGates(SecondOrder[AveragedState]):
     decay: Decay | None = None
     schedule: Schedule | None = None
 
-    def __check_init__(self):
-        if len(self.network.hidden) != 1:
-            raise ValueError(
-                f"`AveragedKinks` is for one hidden layer, got {len(self.network.hidden)}; use "
-                "`kinks=fl.SmoothKinks(...)`."
-            )
+    evaluations: ClassVar[int] = 2
 
     def init(self, terms, t0, t1, y0, args) -> AveragedState:
         """Preactivations and velocity at the start."""
@@ -246,13 +259,8 @@ class AveragedGates(SecondOrder[AveragedState]):
         h = jnp.asarray(t1 - t0)
         times = t0, t0 + h / 2, t1
         start, v0 = (state.z, y0), state.velocity
-        # The slope of the velocity over the step before; 0 at first, whose length was inf.
-        slope = jax.tree.map(lambda v, u: (v - u) / state.last_length, v0, state.earlier_velocity)
-
-        def predict_at(s):
-            return jax.tree.map(lambda y, v, a: y + s * h * (v + s * h / 2 * a), start, v0, slope)
-
-        middle, end = predict_at(0.5), predict_at(1.0)
+        slope = velocity_slope(v0, state.earlier_velocity, state.last_length)
+        middle, end = (extrapolate(start, v0, slope, part * h) for part in (0.5, 1.0))
         drives = state.drive, self._drive_at(times[1], middle), self._drive_at(t1, end)
         path = quadratic_through(state.z, middle[0], end[0])
         mean = start

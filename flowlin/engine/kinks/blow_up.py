@@ -36,30 +36,92 @@ from flowlin.training.objective import add_decay
 
 PHASES = 12  # of the steps' lattice, in which descent comes to the point
 STEPS_IN, STEPS_OUT = 40, 400  # of descent, before the point and after it
+LATE = STEPS_OUT - STEPS_OUT // 2 - 1  # steps that are looked at
 SAME = 0.05  # rates closer than this share of a step's chatter are the same
-STILL = 0.02  # below this share of the chatter a pair stays at its kink
+CHATTER_ULPS = 64  # of the largest scale: rates of units that die are rounding
+STILL = 0.02  # below this share of the scale a pair near its kink stays there
+SLOWEST = 1e-8  # of the scale of rates: a pair that is slower does not move
 
 
 class Outcome(eqx.Module):
-    """Tells how pairs leave a point: dz/dt in the mean over the second half of the steps out.
+    """Tells how pairs leave a point, by the second half of the steps out.
 
-    - `chatter`: the largest change of z in one of these steps, the scale of `rates`.
+    - `rates`: dz/dt in the mean.
+    - `chatter`: the largest change of z in a step.
+    - `scale`: of rates: `chatter`, or the change in a step with the pair on.
+    - `place`: z after the last step, in units of the steps' rate.
+    - `on`, `off`: the numbers of steps with z > 0 and z < 0, of `LATE`.
     - `agrees`: whether descent leaves so whatever the phase of its steps.
     """
 
     rates: Float[Array, "H P"]
     chatter: Float[Array, "H P"]
+    scale: Float[Array, "H P"]
+    place: Float[Array, "H P"]
+    on: Int[Array, "H P"]
+    off: Int[Array, "H P"]
     agrees: Bool[Array, ""]
 
-    def is_rate(self, rates: Float[Array, "H P"], pairs: Bool[Array, "H P"]) -> Bool[Array, ""]:
-        """Tell whether these rates of the pairs are the same."""
-        return jnp.all(jnp.where(pairs, jnp.abs(rates - self.rates), 0.0) <= SAME * self.chatter)
+    @property
+    def _comes_back(self) -> Bool[Array, "H P"]:
+        """Tell which pairs are on the way to their kinks.
+
+        It takes more steps than are taken here where a pair came fast and goes on slowly, and where
+        one slides that is on in one step of very many.
+        """
+        return (self.place * self.rates < 0) & self._moves
+
+    @property
+    def _moves(self) -> Bool[Array, "H P"]:
+        """Tell which pairs move, however slowly, beyond rounding."""
+        rounding = CHATTER_ULPS * float(jnp.finfo(self.rates.dtype).eps)
+        return jnp.abs(self.rates) > max(SLOWEST, rounding) * self.scale
+
+    @property
+    def _ways(self) -> Int[Array, "H P"]:
+        """The sides that pairs have left to; SLIDING of those that stay, or are on the way back."""
+        side = jnp.where(self.on == LATE, ON, jnp.where(self.on == 0, OFF, SLIDING))
+        slow = self._moves & (jnp.abs(self.rates) <= STILL * self.scale)
+        stays = slow & (jnp.abs(self.place) <= 2 * self.scale)
+        return jnp.where(stays | self._comes_back, SLIDING, side)
+
+    def tells_all(
+        self, codes: Int[Array, "H P"], rates: Float[Array, "H P"], pairs: Bool[Array, "H P"]
+    ) -> Bool[Array, ""]:
+        """Tell whether nothing is left open of pairs at these sides, which move at these rates.
+
+        Their rates are told up to a share of what a step has moved them. And who is on whenever a
+        pair below is, which chatters, has the side on: its rate is zero on either.
+        """
+        same = jnp.abs(rates - self.rates) <= SAME * self.chatter + self._rate_noise(pairs)
+        follows = (self.on > 0) & (self.off == 0) & (self.place == 0)
+        return jnp.all((same & ~(follows & (codes != ON))) | ~pairs)
+
+    def _rate_noise(self, pairs: Bool[Array, "H P"]) -> Float[Array, ""]:
+        """Return what may be rounding of a rate."""
+        eps = jnp.finfo(self.rates.dtype).eps
+        return CHATTER_ULPS * eps * jnp.max(jnp.where(pairs, self.scale, 0.0))
+
+    def leads_to(
+        self, codes: Int[Array, "H P"], rates: Float[Array, "H P"], pairs: Bool[Array, "H P"]
+    ) -> Bool[Array, ""]:
+        """Tell whether descent leaves as pairs at these sides do, which move at these rates.
+
+        Rates are the same within their scale, and rounding of the largest one. Who has gone to a
+        side has it, and a pair that comes back may slide. None moves off its side, over its kink.
+        Of pairs whose rates and places are both rounding nothing is told: those of units that die.
+        """
+        rounding = self._rate_noise(pairs)
+        same = jnp.abs(rates - self.rates) <= SAME * self.scale + rounding
+        nothing = (jnp.abs(self.rates) <= rounding) & (jnp.abs(self.place) <= STEPS_OUT * rounding)
+        fits = nothing | (self._ways == SLIDING) | (self._ways == codes)
+        holds = rates * codes.astype(rates.dtype) >= -STEPS_OUT * rounding
+        fine = (same & fits & holds) | (self._comes_back & (codes == SLIDING))
+        return jnp.all(fine | ~pairs)
 
     def sides(self, pairs: Bool[Array, "H P"], codes: Int[Array, "H P"]) -> Int[Array, "H P"]:
-        """Return the sides that the pairs leave to; SLIDING where they stay."""
-        stays = jnp.abs(self.rates) <= STILL * self.chatter
-        left = jnp.where(stays, SLIDING, jnp.where(self.rates > 0, ON, OFF))
-        return jnp.where(pairs, left, codes).astype(codes.dtype)
+        """Return the sides that the pairs leave to; SLIDING where they stay, or come back."""
+        return jnp.where(pairs, self._ways, codes).astype(codes.dtype)
 
 
 def descend_from(
@@ -86,25 +148,31 @@ def descend_from(
     step = jax.vmap(changes.step_and_tangents)
 
     def advance(state):
-        count, moved, half, last, chatter = state
+        count, moved, half, last, chatter, on, off = state
         more, tangents = step(moved)
         late = count > STEPS_IN + STEPS_OUT // 2
         change = jnp.where(late, jnp.abs(tangents - last), 0.0)
         half = jnp.where(late, half, tangents)
+        on = on + (late & (tangents > 0)).astype(on.dtype)
+        off = off + (late & (tangents < 0)).astype(off.dtype)
         moved = jax.tree.map(lambda z, dz, d: z + dz + d[None], moved, more, drift)
-        return count + 1, moved, half, tangents, jnp.maximum(chatter, change)
+        return count + 1, moved, half, tangents, jnp.maximum(chatter, change), on, off
 
     phases = STEPS_IN + jnp.arange(PHASES, dtype=still.task.x.dtype) / PHASES
     start = jax.tree.map(lambda one: -jnp.tensordot(phases, one, 0), changes.of(before))
     none = jnp.zeros((PHASES, *pairs.shape), still.task.x.dtype)
     steps = jnp.where(wanted, STEPS_IN + STEPS_OUT, 0)
-    state = jnp.zeros((), steps.dtype), start, none, none, none
-    _, _, half, last, chatter = lax.while_loop(lambda s: s[0] < steps, advance, state)
-    rates = (last - half) / (STEPS_OUT - STEPS_OUT // 2 - 1)
+    never = jnp.zeros(none.shape, jnp.int32)
+    state = jnp.zeros((), steps.dtype), start, none, none, none, never, never
+    _, _, half, last, chatter, on, off = lax.while_loop(lambda s: s[0] < steps, advance, state)
+    rates = (last - half) / LATE
     size = jnp.max(chatter, axis=0)
-    apart = jnp.abs(rates[:, None] - rates[None]) > 2 * SAME * size[None, None]
+    scale = jnp.maximum(size, changes.kicks())
+    apart = jnp.abs(rates[:, None] - rates[None]) > 2 * SAME * scale[None, None]
     others = jnp.sum(jnp.any(apart & pairs[None, None], axis=(2, 3)), axis=1)
-    return Outcome(rates[jnp.argmin(others)], size, jnp.all(others == 0))
+    first = jnp.argmin(others)
+    own = [one[first] for one in (last, on, off)]
+    return Outcome(rates[first], size, scale, own[0], own[1], own[2], jnp.all(others == 0))
 
 
 class ParameterChanges:
@@ -117,6 +185,10 @@ class ParameterChanges:
     def of(self, delta: Parameters) -> Parameters:
         """Return the change of all parameters as it is."""
         return delta
+
+    def kicks(self) -> Float[Array, "H P"]:
+        """Return zeros: a pair's own effect on its z is no part of a pass of all."""
+        return jnp.zeros_like(self.at.gates)
 
     def step_and_tangents(self, delta: Parameters) -> tuple[Parameters, Float[Array, "H P"]]:
         """Return what a step of descent on L' adds to a change, and dz (H, P) there."""
@@ -150,6 +222,18 @@ class PreactivationChanges:
             z if db is None else z + (self.flow.network.bias_strength * db)[:, None]
             for z, db in zip(own, biases, strict=True)
         ]
+
+    def kicks(self) -> Float[Array, "H P"]:
+        """Return what a step in which a pair is on adds to its z by its own layer's weights."""
+        weights, biases = self.flow.inverse_tau
+        strength = self.flow.split_layers(jnp.abs(self.flow.kink_drive(self.at.drive)))
+        found = []
+        for k, h in enumerate(self.at.h[:-1]):
+            speed = weights[k] * jnp.sum(h**2, axis=0)
+            if self.flow.network.biases[k] is not None:
+                speed = speed + biases[k] * self.flow.network.bias_strength**2
+            found.append((1 - self.flow.slope) * speed[None] * strength[k])
+        return jnp.concatenate(found)
 
     def step_and_tangents(self, own: Layers) -> tuple[Layers, Float[Array, "H P"]]:
         """Return what a step of descent on L' adds to the changes, and dz (H, P) there."""

@@ -371,8 +371,22 @@ class DeepFlow(AbstractSlidingFlow):
 
         return lax.cond(jnp.any(feeds), exit_margins, no_exit)
 
-    def pair_scales(self, parameters: Parameters, widely: bool = False) -> Float[Array, "H P"]:
-        """Return the size of each pair's weights times its inputs', the scale of z's rounding.
+    def pair_scales(self, parameters: Parameters) -> Float[Array, "H P"]:
+        """Return the size of each pair's weights times its inputs', |w~| |x~|."""
+        parameters = lax.stop_gradient(parameters)
+        weights, biases = self.all_parameters(parameters)
+        at, sizes = self.forward_pass(parameters, None), []
+        for w, b, h in zip(weights[:-1], biases[:-1], at.h[:-1], strict=False):
+            square, inputs = jnp.sum(w**2, axis=1), jnp.sum(h**2, axis=0)
+            if b is not None:
+                square, inputs = square + b**2, inputs + self.network.bias_strength**2
+            sizes.append(jnp.sqrt(square[:, None] * inputs[None]))
+        return jnp.concatenate(sizes)
+
+    def scales_of_rounding(
+        self, parameters: Parameters, widely: bool = False
+    ) -> Float[Array, "H P"]:
+        """Return |w| |h~| + c |b|: what is behind a bias of zero is told by the weights.
 
         `widely` is as for `is_at_kink`.
         """
@@ -380,11 +394,12 @@ class DeepFlow(AbstractSlidingFlow):
         weights, biases = self.all_parameters(parameters)
         at, sizes = self.forward_pass(parameters, None), []
         for w, after, b, h in zip(weights, weights[1:], biases, at.h[:-1], strict=False):
-            square, inputs = jnp.sum(w**2, axis=1), jnp.sum(h**2, axis=0)
+            square, inputs, of_bias = jnp.sum(w**2, axis=1), jnp.sum(h**2, axis=0), 0.0
             square = square + jnp.sum(after**2, axis=0) if widely else square
             if b is not None:
-                square, inputs = square + b**2, inputs + self.network.bias_strength**2
-            sizes.append(jnp.sqrt(square[:, None] * inputs[None]))
+                inputs = inputs + self.network.bias_strength**2
+                of_bias = jnp.abs(self.network.bias_strength * b)[:, None]
+            sizes.append(jnp.sqrt(square[:, None] * inputs[None]) + of_bias)
         return jnp.concatenate(sizes)
 
     def drive_scales(self, parameters: Parameters) -> Float[Array, "H 1"]:

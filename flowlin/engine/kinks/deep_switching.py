@@ -23,10 +23,10 @@ one unknown and one condition per pair, whatever the depth. In the code $u = s C
 **Uniqueness.** Clarke's subdifferential lets the gates of one sample's layers be correlated, as
 descent's are; then C has no single value. If $C_p(g) \le 0$ for every choice g of the gates above,
 for each p, then $-C_p \sigma(z_p) = \max_{g_p} (-g_p C_p z_p)$ layer by layer; $\ell$ is a maximum
-of linear functions, so convex, and the two sets are one: the flow is unique. `DeepFlow.reach`
-bounds C over all those choices. Where the upper bound of a pair that leaves its slide to on is
-positive, descent can stay on the kink though the origin is no minimum any more. The walk takes the
-exit, as the smoothed ReLU does in the limit, and notes a *branch*.
+of linear functions, so convex, and the two sets are one: the flow is unique.
+`DeepFlow.drive_bounds` bounds C over all those choices. Where the upper bound of a pair that leaves
+its slide to on is positive, descent can stay on the kink though the origin is no minimum any more.
+The walk takes the exit, as the smoothed ReLU does in the limit, and notes a *branch*.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks import unfed
 from flowlin.engine.kinks.blow_up import descend_from
 from flowlin.engine.kinks.module_flow import ModuleFlow
-from flowlin.engine.kinks.one_layer_switching import side_from_signal
+from flowlin.engine.kinks.one_layer_switching import drive_vanishes, side_from_signal
 from flowlin.engine.kinks.side_choice import KinkEvent, SideChoice, UnfedAbove, rests_of
 from flowlin.engine.kinks.sides import (
     NO_SIDES,
@@ -64,8 +64,10 @@ from flowlin.engine.kinks.sides import (
 )
 from flowlin.engine.kinks.starts import pairs_that_start_either_way
 from flowlin.record.branch_reason import (
+    COARSE_DESCENT,
     LEAVES_SLIDE,
     REVIVES,
+    SLIDE_TURNS,
     STARTS_EITHER_WAY,
     UNDECIDED_DESCENT,
 )
@@ -159,24 +161,26 @@ class DeepSwitching(AbstractSwitching):
         turns, fired = fired & rests, fired & ~rests
         full, u = before
         event = KinkEvent(parameters, sides, full, flow.among_sharers(full, u), fired, near)
+        doubt = jnp.zeros((), jnp.int8)
         if isinstance(flow, ModuleFlow):
             event = self._with_pairs_above(event)
-            new, unsure = self._check_by_descent(event, self._new_sides(event))
-            # Nothing has changed, and the event would come again after the shortest of steps.
-            stuck = unsure & jnp.all(new.codes == sides.codes)
-            new = replace_fields(new, failure=jnp.where(stuck, NO_SIDES, new.failure))
+            new, doubt = self._check_by_descent(event, self._new_sides(event))
         elif flow.feeds_all:
-            new, unsure = self._new_sides(event), False
+            new = self._new_sides(event)
         else:
-            new, unsure = self._check_by_descent(event, self._choose_with_unfed(event))
+            new, doubt = self._check_by_descent(event, self._choose_with_unfed(event))
+        # Nothing has changed, and the event would come again after the shortest of steps.
+        stuck = (doubt != 0) & jnp.all(new.codes == sides.codes)
+        new = replace_fields(new, failure=jnp.where(stuck, NO_SIDES, new.failure))
         slides = (sides.codes == SLIDING) & flow.is_leader
         strength = flow.joint_drive(event.full_pass)
         highest = flow.drive_bounds(parameters, frozen)[1]
         doubtful = highest > dtype_rounding(highest.dtype).snap * jnp.abs(strength)
         reasons = jnp.where(slides & (new.codes == ON) & doubtful, LEAVES_SLIDE, 0)
         if isinstance(flow, ModuleFlow) or not flow.feeds_all:
-            torn = unsure & fired & flow.is_leader & (reasons == 0)
-            reasons = jnp.where(torn, UNDECIDED_DESCENT, reasons)
+            reasons = jnp.where(fired & flow.is_leader & (reasons == 0), doubt, reasons)
+        vanishes = drive_vanishes(strength, event.full_pass.output_error, parameters)
+        reasons = jnp.where(slides & fired & vanishes, SLIDE_TURNS, reasons)
         branch = reasons != 0
         first = jnp.max(jnp.where(branch, highest, -jnp.inf))
         first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
@@ -274,15 +278,16 @@ class DeepSwitching(AbstractSwitching):
 
     def _check_by_descent(
         self, event: KinkEvent, new: LayerSides
-    ) -> tuple[LayerSides, Bool[Array, ""]]:
+    ) -> tuple[LayerSides, Int8[Array, ""]]:
         """Hold new sides against descent through the point (`flowlin.engine.kinks.blow_up`).
 
         Only where pairs without inputs meet others at their kinks, or one unit's kinks depend on
         each other: elsewhere the choice is that of a convex set, and proven.
 
         **Returns:** sides that descent leaves to: the new ones, or else its own; NO_SIDES where
-        these do not lead there either. And whether another flow may be as good: descent has left a
-        slide to where the rule of its margins does not say, or does as its lattice has it.
+        these do not lead there either. And the reason why another flow may be as good, or zero:
+        descent has left a slide to where the rule of its margins does not say, or does as its
+        lattice has it; or it does not tell all of how pairs leave.
         """
         flow, parameters, codes = self.flow, event.parameters, event.sides.codes
         pairs, wanted = flow.pairs_that_meet(parameters, codes, event.fired | event.at_kink)
@@ -294,22 +299,26 @@ class DeepSwitching(AbstractSwitching):
 
             def leads_there(sides):
                 at, _ = flow.pass_with_slides(parameters, flow.fix_sides(sides))
-                return end.is_rate(flow.preactivation_rates(parameters, at), pairs)
+                rates = flow.preactivation_rates(parameters, at)
+                leads = end.leads_to(sides.codes, rates, pairs)
+                return leads, end.tells_all(sides.codes, rates, pairs)
 
             own = flow.rest_unfed(parameters, end.sides(pairs, new.codes))
             other = self._layer_sides(flow.sides_of_followers(own.astype(jnp.int8)))
             # In a loop, which compiles the pass once.
-            new_leads, other_leads = lax.map(
+            leads, is_told = lax.map(
                 leads_there, jax.tree.map(lambda *both: jnp.stack(both), new, other)
             )
-            holds = new_leads & (new.failure == RESOLVED)
-            trouble = jnp.where(other_leads, RESOLVED, NO_SIDES).astype(jnp.int8)
+            holds = leads[0] & (new.failure == RESOLVED)
+            trouble = jnp.where(leads[1], RESOLVED, NO_SIDES).astype(jnp.int8)
             other = replace_fields(other, failure=trouble)
             slid = jnp.any(event.fired & (codes == SLIDING))
             chosen = jax.tree.map(lambda a, b: jnp.where(holds, a, b), new, other)
-            return chosen, ~end.agrees | (~holds & slid)
+            coarse = jnp.where(jnp.where(holds, *is_told), 0, COARSE_DESCENT)
+            doubt = jnp.where(~end.agrees | (~holds & slid), UNDECIDED_DESCENT, coarse)
+            return chosen, doubt.astype(jnp.int8)
 
-        return lax.cond(wanted, compare_with_descent, lambda: (new, jnp.zeros_like(wanted)))
+        return lax.cond(wanted, compare_with_descent, lambda: (new, jnp.zeros((), jnp.int8)))
 
     def _choose_around_fixed(
         self,

@@ -23,6 +23,7 @@ from flowlin._tools.arguments import (
 from flowlin._tools.arrays import ENABLE_X64, Real
 from flowlin._tools.warn import warn_user
 from flowlin.engine.kinks.averaged import FINEST_RTOL, AveragedGates
+from flowlin.engine.kinks.averaged_graph import AveragedGraph
 from flowlin.engine.kinks.kink_places import pair_count, walks_through_loss
 from flowlin.engine.kinks.walk import ExactWalk, HeldWalk, choose_switching
 from flowlin.engine.solvers.error_scale import AbstractErrorScale
@@ -134,7 +135,7 @@ class IgnoreKinks(AbstractKinks):
         """Return advice against ignoring kinks."""
         if has_known_kinks(network):
             return "; a ReLU flow that slides on its kinks needs `kinks=fl.SmoothKinks(...)`"
-        if network.kinks_and_reason[0] == "none":
+        if network.facts.kinks == "none":
             return ""
         return (
             "; a model with kinks, such as those of a ReLU, may slide on them, which no steps "
@@ -185,10 +186,14 @@ class SmoothKinks(AbstractKinks):
 class AveragedKinks(AbstractKinks):
     r"""Average every gate over the step instead of stepping to its switches.
 
-    For ReLU (and leaky ReLU) networks with one hidden layer and too many (unit, sample) pairs to
-    walk exactly. Each switch within a step costs an ordinary method an error of first order in
-    the step's length; averaged, the order is two, at two evaluations a step: see
-    `flowlin.engine.kinks.averaged.AveragedGates`, the run's solver (`solver` must be None).
+    For ReLU (and leaky ReLU) networks, and Equinox modules of ReLUs, with too many (unit, sample)
+    pairs to walk exactly. Each switch within a step costs an ordinary method an error of first
+    order in the step's length; averaged, the order is two. The run's solver (`solver` must be
+    None) is with one hidden layer `flowlin.engine.kinks.averaged.AveragedGates`, of two evaluations
+    a step, else `flowlin.engine.kinks.averaged_graph.AveragedGraph`, of three at most.
+
+    With `AveragedGraph` the order is one again where a maximum is taken of what is rectified
+    already, as by max pooling after a ReLU: take the maximum first, which is the same function.
 
     The steps are explicit: where the flow is stiff, as with a strong bias on images, they are
     bounded by about 2 over the sharpness. Such a run goes on with `RKC` across kinks, where that
@@ -198,9 +203,10 @@ class AveragedKinks(AbstractKinks):
     before that may err by more than 1 % of the loss; where it is all that counts,
     `kinks=fl.IgnoreKinks()` with `solver=fl.RKC()` is stable from the start.
 
-    Pairs that slide have the gates of their slide, see `flowlin.engine.kinks.slides`, and do not
-    bound the steps. Others that switch do: below `rtol` = 1e-5, the default in float64, steps creep
-    from switch to switch, so a finer `rtol` is floored there, with a `KinksWarning`.
+    With one hidden layer pairs that slide have the gates of their slide, see
+    `flowlin.engine.kinks.slides`, and do not bound the steps. Others that switch do: below an
+    `rtol` of 1e-5, the default in float64, steps creep from switch to switch, so a finer one is
+    floored there, with a `KinksWarning`.
 
     `flow.stats["accepted_evaluations"]` counts pairs of large products of accepted steps.
     `flow.stats["grazing_margin"]` says how nearly a pair missed a kink that repels (one with
@@ -210,9 +216,10 @@ class AveragedKinks(AbstractKinks):
     the same side; inf if none did. The flow depends discontinuously on its start there. If the
     unit's weights are uncertain by more than the margin (relative), the pair may end on the other
     side. So do not trust digits finer than it.
-    A run that went on with `RKC` has no margin, since that does not watch for it.
+    Runs by `AveragedGraph`, and those that went on with `RKC`, have no margin, since these do not
+    watch for it.
 
-    **Raises:** (by `gradient_flow`) `ValueError` for several hidden layers, or with a `solver`.
+    **Raises:** (by `gradient_flow`) `ValueError` with a `solver`, or for a network without kinks.
     """
 
     width: ClassVar[None] = None
@@ -232,15 +239,19 @@ class AveragedKinks(AbstractKinks):
                 f"`AveragedKinks` has a solver of its own; leave out `solver` = "
                 f"{type(solver).__name__}, or pass other `kinks`."
             )
-        network = problem.network
-        if not isinstance(network, ReLUNetwork):
+        because, network = "the solver of averaged kinks", problem.network
+        if not has_known_kinks(network):
             raise ValueError(
-                f"`AveragedKinks` is for an fl.ReLUNetwork, got {with_article(network.kind)}; pass "
-                "`kinks=fl.ExactKinks()`, `fl.SmoothKinks(1e-4)` or `fl.IgnoreKinks()`."
+                "`AveragedKinks` is for an fl.ReLUNetwork or a module of ReLUs, got "
+                f"{with_article(network.facts.kind)}; pass `kinks=fl.ExactKinks()`, "
+                "`fl.SmoothKinks(1e-4)` or `fl.IgnoreKinks()`."
             )
+        if not has_one_layer(network):
+            return AveragedGraph.from_problem(problem), because
+        assert isinstance(network, ReLUNetwork)
         task, loss, tau = problem.task, problem.loss, problem.time_constants
         own = AveragedGates(network, task, loss, tau, problem.decay, problem.schedule)
-        return own, "the solver of averaged kinks"
+        return own, because
 
     def wrap_solver(self, problem, solver, allowed, capacity, loop, starts_at_kink) -> None:
         """Return None: it does not walk."""
@@ -287,6 +298,9 @@ class ExactKinks(AbstractKinks):
     error; it counts where it comes from beyond a hundred `rtol` of its scale, or gets there. With
     one layer a branch is also logged where a unit's weights pass through zero and kinks that repel
     meet there: smooth gates may lead on where descent leaves the unit off.
+
+    Where a kink turns to repel a pair that slides on it, as where the readout of its unit passes
+    zero, small steps of descent may leave it to either side, and a branch is logged.
 
     With any number of layers a pair that begins at its kink with C >= 0 is on if its z rises with
     it off, else off; where it could come on as well, as from weights of zero, a branch is logged at
@@ -341,8 +355,7 @@ class ExactKinks(AbstractKinks):
         Of high order for several hidden layers at fine tolerances: as fast, and with a sixth of
         the error (`benchmarks/solvers.py`).
         """
-        one_layer = isinstance(problem.network, ReLUNetwork) and len(problem.network.hidden) == 1
-        if self.revive and (not one_layer or walks_through_loss(problem)):
+        if self.revive and (not has_one_layer(problem.network) or walks_through_loss(problem)):
             raise ValueError(
                 f"`kinks` = {self} is for an fl.ReLUNetwork with one hidden layer and a loss "
                 "without kinks, where it is known when a dead unit revives; leave out `revive`."
@@ -375,6 +388,11 @@ class ExactKinks(AbstractKinks):
         if network.dtype == jnp.float64:
             return ""
         return f"; events may be too close for float32; before any array is made: {ENABLE_X64}"
+
+
+def has_one_layer(network: AbstractModel) -> bool:
+    """Tell whether a network is a ReLU network with one hidden layer."""
+    return isinstance(network, ReLUNetwork) and len(network.hidden) == 1
 
 
 def revives(kinks: AbstractKinks | None) -> bool:
@@ -442,7 +460,7 @@ def walk_cost(problem: Problem) -> WalkCost:
 
 def places_of_kinks(network: AbstractModel) -> str:
     """Return where a module's kinks are, to follow a reason; nothing for other networks."""
-    known, where = network.kinks_and_reason
+    known, where = network.facts.kinks, network.facts.kinks_because
     return f"; {where}" if known == "known" else ""
 
 
@@ -458,13 +476,13 @@ def choose_kinks(
     faster ones from some hundred events on, to four or five digits; there the border is where a
     walk takes some half a minute.
 
-    For several hidden layers the border is that of the pairs: up to the 5,120 pairs tried neither
-    gets to 1e-6, and descent takes 4 to 150 times as long. At 1e-4 smoothing is the faster one with
-    digits and at 5,120 pairs, plain integration nowhere.
+    For several hidden layers and modules the border is that of the pairs: up to the 5,120 pairs
+    tried neither plain integration nor smoothing gets to 1e-6, and descent takes 4 to 150 times as
+    long. At 1e-4 smoothing is the faster one with digits and at 5,120 pairs, plain integration
+    nowhere. Beyond, gates are averaged (`benchmarks/averaged_graph.py`).
     """
-    network = problem.network
-    averages = isinstance(network, ReLUNetwork) and len(network.hidden) == 1 and solver is None
-    walks, why = walk_cost(problem).verdict(averages)
+    network, averages = problem.network, solver is None and has_known_kinks(problem.network)
+    walks, why = walk_cost(problem).verdict(averages and has_one_layer(network))
     if not walks:
         kinks = AveragedKinks() if averages else IGNORED
     elif not (solver is None or is_explicit(solver)):

@@ -58,9 +58,10 @@ def warn_loss_kinks(
         return
     assert isinstance(loss, FunctionLoss)
     exact = "`kinks=fl.ExactKinks()`, " if walks_through_loss(problem) else ""
+    kind = with_article(problem.network.facts.kind)
     warn_user(
         f"`loss` = {loss.name} has kinks ({describe_sites(sites)}): a run of "
-        f"{with_article(problem.network.kind)} by {kinks} goes across them, and where its flow "
+        f"{kind} by {kinks} goes across them, and where its flow "
         f"slides on one its steps shrink without end. Pass {exact}`kinks=fl.SmoothKinks(1e-4)`, "
         "which rounds them off, or `kinks=fl.IgnoreKinks()` to choose that.",
         KinksWarning,

@@ -406,9 +406,15 @@ class ModuleFlow(AbstractSlidingFlow):
         over_samples = jax.vmap(self._values_of_sample, in_axes=(None, 0, 1, 1, 1), out_axes=1)
         return over_samples(parameters, self.task.x, gates, extra, flags)
 
-    def pair_scales(self, parameters: Parameters, widely: bool = False) -> Float[Array, "H P"]:
-        """Return the scale of each pair's z, see the class."""
+    def scales_of_rounding(
+        self, parameters: Parameters, widely: bool = False
+    ) -> Float[Array, "H P"]:
+        """Return `pair_scales`, to which arrays add one by one."""
         del widely
+        return self.pair_scales(parameters)
+
+    def pair_scales(self, parameters: Parameters) -> Float[Array, "H P"]:
+        """Return the scale of each pair's z, see the class."""
         gates = self.forward_pass(lax.stop_gradient(parameters), None).gates
         sizes = self._scales_at(parameters, gates)
         if not isinstance(self.network, ModelWithLoss):

@@ -276,7 +276,7 @@ class OneLayerFlow(eqx.Module):
         return parameters, jnp.asarray(False)
 
     def pair_scales(self, parameters: Parameters) -> Float[Array, "H P"]:
-        """Return |w~| |x~| of each pair, the scale of z and of its rounding."""
+        """Return |w~| |x~| of each pair, which errors of z count against."""
         (w, *_), (b, *_) = self.all_parameters(lax.stop_gradient(parameters))
         square = jnp.sum(w**2, axis=1) if b is None else jnp.sum(w**2, axis=1) + b**2
         return jnp.sqrt(square)[:, None] * self.lengths[None]
@@ -287,8 +287,11 @@ class OneLayerFlow(eqx.Module):
         return self.zero_output_error * jnp.linalg.norm(readout, axis=0)[:, None]
 
     def z_rounding(self, parameters: Parameters) -> Float[Array, "H P"]:
-        """Return the |z| that may be rounding."""
-        sizes = self.pair_scales(parameters)
+        """Return the |z| that may be rounding, told as by `DeepFlow.scales_of_rounding`."""
+        (w, *_), (b, *_) = self.all_parameters(lax.stop_gradient(parameters))
+        sizes = jnp.sqrt(jnp.sum(w**2, axis=1))[:, None] * self.lengths[None]
+        if b is not None:
+            sizes = sizes + jnp.abs(self.network.bias_strength * b)[:, None]
         eps, tiny = jnp.finfo(sizes.dtype).eps, jnp.finfo(sizes.dtype).tiny
         return lax.stop_gradient(dtype_rounding(sizes.dtype).z * sizes + tiny / eps)
 

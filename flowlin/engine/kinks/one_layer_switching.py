@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flowlin._tools.arrays import Parameters, replace_fields
-from flowlin._tools.numerics import dtype_rounding, while_loop
+from flowlin._tools.numerics import dtype_rounding, largest_number, while_loop
 from flowlin.engine.kinks.one_layer import Forces, OneLayerFlow, sides_with_slots
 from flowlin.engine.kinks.sides import (
     NO_SIDES,
@@ -28,7 +28,7 @@ from flowlin.engine.kinks.sides import (
     slide_constraint,
     slots_of,
 )
-from flowlin.record.branch_reason import CROSSES, REVIVES, STARTS_EITHER_WAY
+from flowlin.record.branch_reason import CROSSES, REVIVES, SLIDE_TURNS, STARTS_EITHER_WAY
 from flowlin.record.buffer import EventBuffer
 
 
@@ -42,6 +42,7 @@ class PointState(eqx.Module):
     nearer_bound: Bool[Array, "H P"]  # u is nearer to its bound than to zero
     drift: Float[Array, "H N"] | None  # as `OneLayerFlow.drift`
     rests: Int[Array, "H P"]  # as in `Sides`
+    turns: Bool[Array, "H P"]  # the kink attracts no more and does not repel yet: C = 0
 
 
 def point_state(flow: OneLayerFlow, parameters: Parameters, sides: Sides) -> PointState:
@@ -60,7 +61,21 @@ def point_state(flow: OneLayerFlow, parameters: Parameters, sides: Sides) -> Poi
         nearer_bound=2 * u > bound,
         drift=flow.drift(parameters),
         rests=sides.rests,
+        turns=drive_vanishes(strength, forces.error, parameters),
     )
+
+
+def drive_vanishes(
+    drive: Float[Array, "H P"], error: Float[Array, "A B"], parameters: Parameters
+) -> Bool[Array, "H P"]:
+    """Tell where C is zero but for rounding, beside the errors and the weights as they are.
+
+    A slide that ends there has u and its bound at zero at once, as where its readout passes zero.
+    After convergence all C are small, and so are the errors.
+    """
+    largest = largest_number(jax.tree.leaves(parameters))
+    scale = dtype_rounding(drive.dtype).snap * jnp.max(jnp.abs(error)) * largest
+    return jnp.abs(drive) <= scale
 
 
 def side_from_signal(u: Float[Array, " m"], bound: Float[Array, " m"]) -> Int[Array, " m"]:
@@ -208,13 +223,15 @@ class OneLayerSwitching(AbstractSwitching):
         """Return new sides for every unit with a fired pair, and the log of what changed.
 
         A branch is logged as a change of the component that is H P beyond its pair's: where a kink
-        turns to repel a unit that rests on it, and where a unit crosses kinks that repel while more
-        of its kinks meet than it has inputs, as at weights of zero.
+        turns to repel a unit that rests on it or a pair that slides on it, and where a unit crosses
+        kinks that repel while more of its kinks meet than it has inputs, as at weights of zero.
         """
         at = point_state(self.flow, piece.y1, sides)
         crosses = jnp.where(self._crosses_where_many_meet(piece, at), CROSSES, 0)
         crosses = jnp.where(sides.rests == TURNED, 0, crosses)
-        reasons = jnp.where(sides.rests == RESTS, REVIVES, crosses).astype(jnp.int8)
+        reasons = jnp.where(sides.rests == RESTS, REVIVES, crosses)
+        slid = sides.codes == SLIDING
+        reasons = jnp.where(slid & at.turns, SLIDE_TURNS, reasons).astype(jnp.int8)
 
         def switch_unit(carry):
             left, sides, log = carry

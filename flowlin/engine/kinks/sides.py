@@ -194,8 +194,8 @@ class LayerSides(eqx.Module):
     - `slots`: positions of the sliding leaders in the flattened codes; H P in empty slots.
     - `rests`: of leaders RESTS, TURNED or 0.
     - `failure`: what went wrong, RESOLVED as long as nothing did.
-    - `certificate`: the upper bound of C (`DeepFlow.reach`) of the pair that left at the run's
-      first exit of this kind, NaN without one.
+    - `certificate`: the upper bound of C (`DeepFlow.drive_bounds`) of the pair that left at the
+      run's first exit of this kind, NaN without one.
     """
 
     codes: Int[Array, "H P"]

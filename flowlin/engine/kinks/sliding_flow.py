@@ -61,6 +61,11 @@ class AbstractSlidingFlow(eqx.Module):
     def is_leader(self) -> Bool[Array, "H P"]:
         """Flags (H, P) of pairs that lead their kinks."""
 
+    @property
+    @abc.abstractmethod
+    def feeds_all(self) -> bool:
+        """Tell whether no pair is ever without inputs, as biases see to."""
+
     @abc.abstractmethod
     def gates(self, codes: Int[Array, "H P"]) -> Float[Array, "H P"]:
         """Return the gates to the sides, those of sliding pairs off."""
@@ -98,8 +103,17 @@ class AbstractSlidingFlow(eqx.Module):
         r"""Return $\Phi D \Phi^T$ (m, m) of the pairs in the slots, zero in empty ones."""
 
     @abc.abstractmethod
-    def pair_scales(self, parameters: Parameters, widely: bool = False) -> Float[Array, "H P"]:
-        """Return the scale of each pair's z, of whose rounding its kink is told."""
+    def pair_scales(self, parameters: Parameters) -> Float[Array, "H P"]:
+        """Return the scale of each pair's z, which errors of it count against."""
+
+    @abc.abstractmethod
+    def scales_of_rounding(
+        self, parameters: Parameters, widely: bool = False
+    ) -> Float[Array, "H P"]:
+        """Return the scale of the rounding of each pair's z, of which its kink is told.
+
+        Without the bias times the inputs: inputs of 1e8 round nothing of it off.
+        """
 
     @abc.abstractmethod
     def drive_scales(self, parameters: Parameters) -> Float[Array, "H 1"]:
@@ -228,7 +242,7 @@ class AbstractSlidingFlow(eqx.Module):
         that is zero is then told from w that is merely small, and so are all its z.
         """
         z = jnp.concatenate(self.forward_pass(parameters, None).z)
-        size = self.pair_scales(parameters, widely)
+        size = self.scales_of_rounding(parameters, widely)
         return (jnp.abs(z) <= self.z_rounding(size)) & (size > 0) & self.is_leader
 
     def z_rounding(self, sizes: Float[Array, "H P"]) -> Float[Array, "H P"]:
@@ -251,7 +265,8 @@ class AbstractSlidingFlow(eqx.Module):
         strength = self.kink_drive([jnp.abs(c) for c in at.drive])
         slid = dtype_rounding(eps.dtype).u * strength + self.drive_rounding(parameters)
         tiny = jnp.finfo(eps).tiny / eps
-        of_z = self.z_rounding(self.pair_scales(parameters))
+        # Without biases weights of zero, but for rounding, are at all their kinks, off as well.
+        of_z = self.z_rounding(self.scales_of_rounding(parameters, widely=not self.feeds_all))
         return jnp.where(frozen.has_drive_margin, slid + tiny, of_z)
 
 

@@ -42,10 +42,11 @@ def _network_may_be_at_kink(network: ReLUNetwork, task: Task) -> bool:
     slope, h = float(network.slope), np.asarray(task.x)
     for w, b in zip(network.weights[:-1], network.biases[:-1], strict=True):
         w = np.asarray(w)
-        z, square, inputs = h @ w.T, np.sum(w**2, axis=1), np.sum(h**2, axis=1)
+        z, inputs, of_bias = h @ w.T, np.sum(h**2, axis=1), 0.0
         if b is not None:
-            z, square, inputs = z + c * np.asarray(b), square + np.asarray(b) ** 2, inputs + c**2
-        sizes = np.sqrt(inputs[:, None] * square[None])
+            inputs, of_bias = inputs + c**2, c * np.asarray(b)
+        sizes = np.sqrt(inputs)[:, None] * np.linalg.norm(w, axis=1)[None] + np.abs(of_bias)
+        z = z + of_bias
         if not np.all(np.abs(z) > WIDER * (rounding.z * sizes + tiny)):
             return True
         h = np.where(z > 0, z, slope * z)
@@ -58,7 +59,7 @@ def _module_may_be_at_kink(problem: Problem) -> Bool[Array, ""]:
     what = problem.loss, problem.time_constants
     flow = ModuleFlow(problem.network, problem.task, *what, shares=False)
     z = flow.forward_pass(problem.parameters, None).z[0]
-    sizes = flow.pair_scales(problem.parameters)
+    sizes = flow.scales_of_rounding(problem.parameters)
     return ~jnp.all(jnp.abs(z) > WIDER * flow.z_rounding(sizes))
 
 
@@ -77,7 +78,7 @@ def pairs_that_start_either_way(flow: Any, parameters: Parameters) -> Bool[Array
     parameters = lax.stop_gradient(parameters)
     z = jnp.concatenate(flow.forward_pass(parameters, None).z)
     # Pairs of zero weights, too, which have no scale. What no weight moves has no gradient.
-    near = (jnp.abs(z) <= flow.z_rounding(flow.pair_scales(parameters))) & flow.is_leader
+    near = (jnp.abs(z) <= flow.z_rounding(flow.scales_of_rounding(parameters))) & flow.is_leader
     codes = flow.sides_of_followers(jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8))
     at = flow.both_passes(parameters, flow.gates(codes))
     rates, drive = flow.preactivation_rates(parameters, at), flow.joint_drive(at)

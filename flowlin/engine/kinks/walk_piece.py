@@ -1,6 +1,6 @@
 """One piece of an exact walk: a Runge-Kutta step at fixed sides, cut at its first event."""
 
-from typing import Any, cast
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -82,7 +82,7 @@ def step_to_event(
         start=t,
         end=end,
         y1=y1,
-        error=cast(Parameters, error),
+        error=error,
         dense=dense,
         inner=solver.state(inner, last),
         fired=fired,

@@ -1,7 +1,7 @@
 """What solvers that wrap another solver have in common."""
 
 import abc
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar
 
 import diffrax
 import equinox as eqx
@@ -97,7 +97,9 @@ class Explicit(Wrapped[PyTree]):
         y1, error, dense, last = found
         return y1, error, dense, self.state(solver_state, last), diffrax.RESULTS.successful
 
-    def step_with_first(self, terms, t0, t1, y0, args, solver_state, made_jump):
+    def step_with_first(
+        self, terms, t0, t1, y0, args, solver_state, made_jump
+    ) -> tuple[PyTree, tuple[PyTree, PyTree, PyTree, PyTree]]:
         """The first stage, for `step_from`, and one step from it, as `step_from` returns it.
 
         The first stage can be the last one of the step before unless it jumped. It is one more turn
@@ -178,7 +180,8 @@ def is_explicit(solver: diffrax.AbstractSolver | None) -> TypeGuard[diffrax.Abst
 def evaluations(solver: diffrax.AbstractSolver) -> int:
     """Evaluations of the vector field per step of an explicit Runge-Kutta method."""
     assert is_explicit(solver)
-    tableau = cast(diffrax.ButcherTableau, solver.tableau)
+    tableau = solver.tableau
+    assert isinstance(tableau, diffrax.ButcherTableau)
     return tableau.num_stages - tableau.fsal
 
 
