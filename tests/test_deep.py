@@ -757,7 +757,8 @@ def test_descent_leads_to_the_sides_that_pairs_have_gone_to(case):
     found = Outcome(array(rate), *scales, array(place), *steps, jnp.asarray(True))
     for code, own in fits.items():
         moves = -0.3 * code if code else 0.0
-        leads = found.leads_to(array(code), array(moves if own is None else own), array(True))
+        rates = array(moves if own is None else own)
+        leads = found.leads_to(array(code), rates, array(True), array(False))
         assert bool(leads) == (own is not None), (code, own)
 
 
@@ -765,8 +766,19 @@ def test_rounding_of_a_unit_that_dies_is_no_way():
     rates, both, on = jnp.array([[0.1, 3e-17]]), jnp.ones((1, 2), bool), jnp.full((1, 2), LATE)
     found = Outcome(rates, rates, rates, 200 * rates, on, 0 * on, jnp.asarray(True))
     sides = jnp.array([[1, -1]])
-    assert found.leads_to(sides, jnp.array([[0.1, -2e-17]]), both)
-    assert not found.leads_to(sides, jnp.array([[0.1, -2e-3]]), both)
+    assert found.leads_to(sides, jnp.array([[0.1, -2e-17]]), both, ~both)
+    assert not found.leads_to(sides, jnp.array([[0.1, -2e-3]]), both, ~both)
+
+
+@pytest.mark.parametrize("moves", [1e-9, 1e-3])
+def test_who_has_just_left_its_slide_is_at_rest_up_to_an_error_of_the_step(moves):
+    """At the end of its slide the rate off its new side is zero, and may have the other sign."""
+    array = functools.partial(jnp.full, (1, 1))
+    rates, one, none = array(1e-4), array(0.1), array(0)
+    found = Outcome(rates, one, one, -one, none, none + LATE, jnp.asarray(True))
+    sides, pair = array(-1), array(True)
+    assert found.leads_to(sides, array(moves), pair, pair)
+    assert not found.leads_to(sides, array(moves), pair, ~pair)
 
 
 @pytest.mark.slow
@@ -780,6 +792,8 @@ def test_kinks_that_samples_share_are_one_where_one_of_them_repels():
     network = start(task, (6, 6), 14, variance=0.2, bias=False)
     flow = exact(network, task, 10.0, rtol=1e-6)
     assert not flow.events.select("branch")
+    for rtol in (1.004e-6, 1e-5):  # events are elsewhere in their steps; none may be given up
+        assert float(distance(exact(network, task, 10.0, rtol=rtol).final, flow.final)) < 30 * rtol
     off = [
         float(distance(fl.gradient_descent(network, task, 10.0 / n, n).final, flow.final))
         for n in (10_000, 100_000)

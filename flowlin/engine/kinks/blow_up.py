@@ -29,6 +29,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flowlin._tools.arrays import Parameters
+from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks.deep_flow import DeepFlow, FullPass, Layers
 from flowlin.engine.kinks.module_flow import ModuleFlow
 from flowlin.engine.kinks.sides import OFF, ON, SLIDING
@@ -103,20 +104,27 @@ class Outcome(eqx.Module):
         return CHATTER_ULPS * eps * jnp.max(jnp.where(pairs, self.scale, 0.0))
 
     def leads_to(
-        self, codes: Int[Array, "H P"], rates: Float[Array, "H P"], pairs: Bool[Array, "H P"]
+        self,
+        codes: Int[Array, "H P"],
+        rates: Float[Array, "H P"],
+        pairs: Bool[Array, "H P"],
+        exits: Bool[Array, "H P"],
     ) -> Bool[Array, ""]:
         """Tell whether descent leaves as pairs at these sides do, which move at these rates.
 
         Rates are the same within their scale, and rounding of the largest one. Who has gone to a
-        side has it, and a pair that comes back may slide. None moves off its side, over its kink.
+        side has it, and a pair that comes back may slide. None moves off its side, over its kink,
+        but for `exits`: pairs whose slides have just ended, at rest up to an error of the step.
         Of pairs whose rates and places are both rounding nothing is told: those of units that die.
         """
         rounding = self._rate_noise(pairs)
         same = jnp.abs(rates - self.rates) <= SAME * self.scale + rounding
         nothing = (jnp.abs(self.rates) <= rounding) & (jnp.abs(self.place) <= STEPS_OUT * rounding)
         fits = nothing | (self._ways == SLIDING) | (self._ways == codes)
-        holds = rates * codes.astype(rates.dtype) >= -STEPS_OUT * rounding
-        fine = (same & fits & holds) | (self._comes_back & (codes == SLIDING))
+        # A pair of another event may be this close to an end of its range and leave with it.
+        ends = dtype_rounding(rates.dtype).snap * jnp.max(jnp.where(pairs, self.scale, 0.0))
+        moves_off = rates * codes.astype(rates.dtype) < -jnp.maximum(ends, STEPS_OUT * rounding)
+        fine = (same & fits & (~moves_off | exits)) | (self._comes_back & (codes == SLIDING))
         return jnp.all(fine | ~pairs)
 
     def sides(self, pairs: Bool[Array, "H P"], codes: Int[Array, "H P"]) -> Int[Array, "H P"]:

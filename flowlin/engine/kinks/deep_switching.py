@@ -292,6 +292,7 @@ class DeepSwitching(AbstractSwitching):
         flow, parameters, codes = self.flow, event.parameters, event.sides.codes
         pairs, wanted = flow.pairs_that_meet(parameters, codes, event.fired | event.at_kink)
         wanted = wanted & (new.failure != NO_SLOTS)
+        exits = flow.with_followers(event.fired & (codes == SLIDING))
 
         def compare_with_descent():
             before = flow.velocity(parameters, event.full_pass, flow.decay)
@@ -300,7 +301,7 @@ class DeepSwitching(AbstractSwitching):
             def leads_there(sides):
                 at, _ = flow.pass_with_slides(parameters, flow.fix_sides(sides))
                 rates = flow.preactivation_rates(parameters, at)
-                leads = end.leads_to(sides.codes, rates, pairs)
+                leads = end.leads_to(sides.codes, rates, pairs, exits)
                 return leads, end.tells_all(sides.codes, rates, pairs)
 
             own = flow.rest_unfed(parameters, end.sides(pairs, new.codes))
@@ -312,10 +313,9 @@ class DeepSwitching(AbstractSwitching):
             holds = leads[0] & (new.failure == RESOLVED)
             trouble = jnp.where(leads[1], RESOLVED, NO_SIDES).astype(jnp.int8)
             other = replace_fields(other, failure=trouble)
-            slid = jnp.any(event.fired & (codes == SLIDING))
             chosen = jax.tree.map(lambda a, b: jnp.where(holds, a, b), new, other)
             coarse = jnp.where(jnp.where(holds, *is_told), 0, COARSE_DESCENT)
-            doubt = jnp.where(~end.agrees | (~holds & slid), UNDECIDED_DESCENT, coarse)
+            doubt = jnp.where(~end.agrees | (~holds & jnp.any(exits)), UNDECIDED_DESCENT, coarse)
             return chosen, doubt.astype(jnp.int8)
 
         return lax.cond(wanted, compare_with_descent, lambda: (new, jnp.zeros((), jnp.int8)))
