@@ -10,6 +10,7 @@ import pytest
 import scipy.linalg
 
 import flowlin as fl
+from tests.cells import LocalProblem, local_minima, local_problem, velocity
 from tests.test_walk import exact
 from tests.zoo import jit
 
@@ -71,14 +72,18 @@ def walk(network, task):
 
 
 @jit
-def traced_walk(network, task):
-    """The same in one program for all draws of a shape.
+def _walk_to(network, task, end):
+    kinks = fl.ExactKinks(slots=16)
+    return fl.gradient_flow(network, task, end, kinks=kinks, rtol=1e-9, throw=False, max_steps=4096)
+
+
+def traced_walk(network, task, end=END):
+    """The same in one program for all draws of a shape, and all ends.
 
     Outside of `jit` a run whose pairs are at their kinks at the start has another than one whose
     pairs are not. Where others have compiled both, or with one hidden layer, that is less.
     """
-    kinks = fl.ExactKinks(slots=16)
-    return fl.gradient_flow(network, task, END, kinks=kinks, rtol=1e-9, throw=False, max_steps=4096)
+    return _walk_to(network, task, float(end))
 
 
 def has_branch(flow):
@@ -134,6 +139,88 @@ def test_no_walk_of_many_is_silently_elsewhere(shape):
     assert len(distances) > 56
     slow, fast = np.sum(distances, axis=0)
     assert fast < 0.2 * slow
+
+
+@pytest.mark.parametrize(
+    ("pull", "prices", "minima"),
+    [(1, (2, 3), {0}), (1, (-2, 3), {3}), (0, (-2, -3), {2, -3}), (5, (2, -3), {3})],
+    ids=["it stays", "it goes on", "there are two", "a price is paid"],
+)
+def test_minima_by_hand(pull, prices, minima):
+    """Two pairs, s = y and s = -y: Psi + y^2 / 2 has a parabola on either side."""
+    lines, nothing = np.array([[1.0], [-1.0]]), np.zeros((2, 2))
+    problem = LocalProblem([(0, 0, 0), (0, 0, 1)], np.array([pull]), lines, nothing, prices)
+    found, _ = local_minima(problem)
+    assert {round(float(y[0]), 9) for y in found} == minima
+
+
+def test_minima_by_hand_where_a_pair_feeds_another():
+    """s' = -2 max(s, 0), with the slope 1: y is pushed up by 1, and by 3 less where s' counts."""
+    feeds = np.array([[0.0, 0.0], [-2.0, 0.0]])
+    problem = LocalProblem(
+        [(0, 0, 0), (1, 0, 0)], np.ones(1), np.array([[1.0], [0.0]]), feeds, np.array([-0.5, 9.0])
+    )
+    assert [float(y[0]) for y in local_minima(problem)[0]] == [1.5]  # s' < 0 sends nothing
+    found, _ = local_minima(problem._replace(feeds=-feeds / 6))  # s' = s / 3: 1 + 1/2 - 3 < 0
+    assert [float(y[0]) for y in found] == [0.0]
+
+
+def decisions(network, task, walk):
+    """Velocities after each event at which pairs meet: the walk's, and all that are minima.
+
+    Where these differ, once more with the pairs off that were off before: relu'(0) = 0.
+    """
+    log = walk(network, task, END).events
+    times = np.unique(np.asarray(log.select("gate").time))
+    for t in times[np.isfinite(times)]:
+        leaves = jax.tree.leaves(walk(network, task, t).final)
+        weights = [np.asarray(leaf) for leaf in leaves if np.ndim(leaf) == 2]
+        layers = range(len(weights) - 1)
+        before, now = ([np.asarray(log.sides(u, k)).T for k in layers] for u in (0.999999 * t, t))
+        rest = [(one < 0) & (after < 0) for one, after in zip(before, now, strict=True)]
+        stay = {(k, *pair) for k in layers for pair in np.argwhere(rest[k]).tolist()}
+        for off in (frozenset(), stay):
+            problem = local_problem(weights, task.x, task.y, 1e-6, off)
+            if not 2 <= len(problem.pairs) <= 8:
+                break
+            minima, scale = local_minima(problem)
+            own = velocity(problem, np.array([now[k][h, i] for k, h, i in problem.pairs]))
+            away = [np.linalg.norm(own - y) / scale for y in minima]
+            if min(away) < 1e-5 or off:
+                yield len(minima), min(away)
+                break
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", TRACED)
+def test_sides_are_those_of_the_only_minimum(shape):
+    """Of the local problem at each event, over all cells: nothing of it is in the rule."""
+    found = [one for seed in range(30) for one in decisions(*draw(shape, seed), traced_walk)]
+    assert len(found) > 10
+    assert all(count == 1 and away < 1e-5 for count, away in found), found
+
+
+@pytest.mark.slow
+def test_so_are_those_of_a_module():
+    def as_module(network):
+        mlp = eqx.nn.MLP(1, 1, 2, 2, use_bias=False, use_final_bias=False, key=jax.random.key(0))
+        weights = lambda m: [layer.weight for layer in m.layers]  # noqa: E731
+        return eqx.tree_at(weights, mlp, list(network.weights))
+
+    @eqx.filter_jit
+    def walk_to(module, task, end):
+        how: dict = {"rtol": 1e-9, "throw": False, "max_steps": 4096}
+        return fl.gradient_flow(module, task, end, kinks=fl.ExactKinks(slots=16), **how)
+
+    def walk(module, task, end):
+        return walk_to(module, task, jnp.asarray(end))
+
+    found = []
+    for seed in range(20):
+        network, task = draw("1-2-2-1", seed)
+        found += decisions(as_module(network), task, walk)
+    assert len(found) > 10
+    assert all(count == 1 and away < 1e-5 for count, away in found), found
 
 
 @pytest.fixture(scope="module")

@@ -317,6 +317,41 @@ def test_a_unit_that_passes_through_zero_weights_may_go_on_or_die():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("above", [(), (np.ones((1, 1)),)], ids=["one layer", "two layers"])
+def test_kinks_that_a_special_start_meets_at_once_are_a_branch(above):
+    """Weights along the first input: both kinks of the unit are at w = 0, and the second repels.
+
+    Beside it the sample (-1/2, 1) comes on before (1, 0) goes off, and is fitted, or never does.
+    """
+    task = fl.Task([[1.0, 0.0], [-0.5, 1.0]], [[-2.0], [2.0]])
+
+    def walk_from(second):
+        weights = (np.array([[0.3, second]]), *above, np.ones((1, 1)))
+        network = fl.ReLUNetwork(weights, (None,) * len(weights))
+        return fl.gradient_flow(network, task, 10.0, rtol=RTOL, solver=TSIT)
+
+    tie, *beside = (walk_from(second) for second in (0.0, 1e-3, -1e-3))
+    (branch,) = tie.events.select("branch").table()
+    assert branch["index"] == (0, 0, 1)
+    assert "met at once" in branch["reason"]
+    assert "met at once" in str(tie)
+    assert not any(flow.events.select("branch").table() for flow in beside)
+    assert [float(f.losses[-1]) for f in beside] == pytest.approx([1.0, 2.0], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_kinks_that_are_met_at_once_and_attract_are_no_branch():
+    """By the symmetry of a task: two samples, mirror images, pull the unit down alike."""
+    task = fl.Task([[1.0, 0.4], [1.0, -0.4]], [[-1.0], [-1.0]])
+    network = fl.ReLUNetwork((np.array([[0.3, 0.0]]), np.ones((1, 1))), (None, None))
+    flow = fl.gradient_flow(network, task, 10.0, rtol=RTOL, solver=TSIT)
+    times = np.asarray(flow.events.select("gate").time)
+    assert len(times) >= 2
+    assert np.ptp(times[:2]) == 0
+    assert not flow.events.select("branch").table()
+
+
+@pytest.mark.slow
 def test_a_slide_whose_readout_passes_zero_is_a_branch():
     """C = a e of all its pairs turns there, and rounding alone decides where the walk goes."""
     rng = np.random.default_rng([16, 3, 5, 1])

@@ -43,7 +43,11 @@ from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks import unfed
 from flowlin.engine.kinks.blow_up import descend_from
 from flowlin.engine.kinks.module_flow import ModuleFlow
-from flowlin.engine.kinks.one_layer_switching import drive_vanishes, side_from_signal
+from flowlin.engine.kinks.one_layer_switching import (
+    drive_vanishes,
+    meets_by_chance,
+    side_from_signal,
+)
 from flowlin.engine.kinks.side_choice import KinkEvent, SideChoice, UnfedAbove, rests_of
 from flowlin.engine.kinks.sides import (
     NO_SIDES,
@@ -66,9 +70,9 @@ from flowlin.engine.kinks.starts import pairs_that_start_either_way
 from flowlin.record.branch_reason import (
     COARSE_DESCENT,
     LEAVES_SLIDE,
+    MEETS,
     REVIVES,
     SLIDE_TURNS,
-    STARTS_EITHER_WAY,
     UNDECIDED_DESCENT,
 )
 from flowlin.record.buffer import EventBuffer
@@ -108,14 +112,9 @@ class DeepSwitching(AbstractSwitching):
         )
         return replace_fields(sides, rests=rests_of(sides, near, None))
 
-    def log_start(self, parameters: Parameters, t0: ArrayLike, log: EventBuffer) -> EventBuffer:
-        """Return the log with a branch for each pair that may start on either side."""
-        if not self.starts_at_kink:
-            return log
-        either = pairs_that_start_either_way(self.flow, parameters).ravel()
-        branches = either.size + jnp.arange(either.size)
-        reason = jnp.where(either, STARTS_EITHER_WAY, 0).astype(jnp.int8)
-        return log.append(t0, 0.0, branches, jnp.zeros_like(reason), reason)
+    def pairs_that_start_either_way(self, parameters: Parameters) -> Bool[Array, "H P"]:
+        """Tell from which pairs two flows start, among those at their kinks."""
+        return pairs_that_start_either_way(self.flow, parameters)
 
     def switch_sides(
         self, piece: Piece, sides: LayerSides, log: EventBuffer
@@ -179,6 +178,10 @@ class DeepSwitching(AbstractSwitching):
         reasons = jnp.where(slides & (new.codes == ON) & doubtful, LEAVES_SLIDE, 0)
         if isinstance(flow, ModuleFlow) or not flow.feeds_all:
             reasons = jnp.where(fired & flow.is_leader & (reasons == 0), doubt, reasons)
+        chance = meets_by_chance(here & flow.is_leader & (sides.rests == 0), sides.codes)
+        rounding = flow.drive_rounding(parameters)
+        apart = chance & fired & (strength > rounding) & (reasons == 0)
+        reasons = jnp.where(apart, MEETS, reasons)
         vanishes = drive_vanishes(strength, event.full_pass.output_error, parameters)
         reasons = jnp.where(slides & fired & vanishes, SLIDE_TURNS, reasons)
         branch = reasons != 0

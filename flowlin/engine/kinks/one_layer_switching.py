@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, ArrayLike, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin._tools.numerics import dtype_rounding, largest_number, while_loop
@@ -28,7 +28,7 @@ from flowlin.engine.kinks.sides import (
     slide_constraint,
     slots_of,
 )
-from flowlin.record.branch_reason import CROSSES, REVIVES, SLIDE_TURNS, STARTS_EITHER_WAY
+from flowlin.record.branch_reason import CROSSES, MEETS, REVIVES, SLIDE_TURNS
 from flowlin.record.buffer import EventBuffer
 
 
@@ -76,6 +76,17 @@ def drive_vanishes(
     largest = largest_number(jax.tree.leaves(parameters))
     scale = dtype_rounding(drive.dtype).snap * jnp.max(jnp.abs(error)) * largest
     return jnp.abs(drive) <= scale
+
+
+def meets_by_chance(meets: Bool[Array, "H P"], codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
+    """Tell which of the leaders at their kinks are met at once though nothing leads there.
+
+    Weights along an axis or symmetric samples do this, where pairs of the unit that slide do not
+    hold its weights. Starts beside meet the kinks one by one, in one order or another. Where all
+    attract, the loss nearby is convex and they go the same way; where one repels they may not.
+    """
+    alone = (jnp.sum(meets, axis=1) > 1) & ~jnp.any(codes == SLIDING, axis=1)
+    return meets & alone[:, None]
 
 
 def side_from_signal(u: Float[Array, " m"], bound: Float[Array, " m"]) -> Int[Array, " m"]:
@@ -207,15 +218,10 @@ class OneLayerSwitching(AbstractSwitching):
         codes = self.flow.kinks.sides_of_followers(jnp.where(z > 0, ON, OFF).astype(jnp.int8))
         return Sides.none_sliding(codes, slots, self.flow.kinks.x)
 
-    def log_start(self, parameters: Parameters, t0: ArrayLike, log: EventBuffer) -> EventBuffer:
-        """Return the log with a branch for each pair that may start on either side."""
-        if not self.starts_at_kink:
-            return log
+    def pairs_that_start_either_way(self, parameters: Parameters) -> Bool[Array, "H P"]:
+        """Tell from which pairs two flows start, among those at their kinks."""
         slots = min(self.slots, self.flow.task.samples)
-        either = may_start_on_either_side(self.flow, parameters, slots).ravel()
-        branches = either.size + jnp.arange(either.size)
-        reason = jnp.where(either, STARTS_EITHER_WAY, 0).astype(jnp.int8)
-        return log.append(t0, 0.0, branches, jnp.zeros_like(reason), reason)
+        return may_start_on_either_side(self.flow, parameters, slots)
 
     def switch_sides(
         self, piece: Piece, sides: Sides, log: EventBuffer
@@ -224,10 +230,11 @@ class OneLayerSwitching(AbstractSwitching):
 
         A branch is logged as a change of the component that is H P beyond its pair's: where a kink
         turns to repel a unit that rests on it or a pair that slides on it, and where a unit crosses
-        kinks that repel while more of its kinks meet than it has inputs, as at weights of zero.
+        kinks that repel where more of its kinks meet than it has inputs, as at weights of zero, or
+        several by chance.
         """
         at = point_state(self.flow, piece.y1, sides)
-        crosses = jnp.where(self._crosses_where_many_meet(piece, at), CROSSES, 0)
+        crosses = self._why_crossing_may_branch(piece, at)
         crosses = jnp.where(sides.rests == TURNED, 0, crosses)
         reasons = jnp.where(sides.rests == RESTS, REVIVES, crosses)
         slid = sides.codes == SLIDING
@@ -259,17 +266,19 @@ class OneLayerSwitching(AbstractSwitching):
         )
         return sides, log
 
-    def _crosses_where_many_meet(self, piece: Piece, at: PointState) -> Bool[Array, "H P"]:
-        """Tell which pairs are at kinks that repel, in units of which too many kinks meet.
+    def _why_crossing_may_branch(self, piece: Piece, at: PointState) -> Int[Array, "H P"]:
+        """Return reasons of pairs at kinks that repel, where several kinks of their unit meet.
 
-        Their gradients then depend on each other, and the loss nearby is not convex: descent may
-        leave the point on another ray, or stay with the unit off.
+        If there are more than inputs, their gradients depend on each other, and the loss nearby is
+        not convex: descent may leave the point on another ray, or stay with the unit off.
         """
         kinks = self.flow.kinks
         meet = (at.at_kink | piece.fired) & kinks.is_leader[None]
         many = jnp.sum(meet, axis=1, keepdims=True) > kinks.x.shape[1]
         rounding = self.flow.drive_rounding(lax.stop_gradient(piece.y1), at.drive)
-        return many & (at.codes != SLIDING) & (at.kink_drive > rounding)
+        repels = (at.codes != SLIDING) & (at.kink_drive > rounding)
+        chance = meets_by_chance(meet & (at.rests == 0), at.codes)
+        return jnp.where(repels, jnp.where(many, CROSSES, jnp.where(chance, MEETS, 0)), 0)
 
     def in_own_slots(self, sides: Sides) -> Sides:
         """Return sides that were found with fewer slots in as many as this rule has."""
