@@ -387,6 +387,7 @@ def test_a_gate_is_the_derivative_and_has_one_itself():
     np.testing.assert_allclose(jax.jvp(gradient, (z, gate), ways)[1], [0, 0.2 + 1.0, 6.0])
 
 
+@pytest.mark.slow
 def test_a_step_is_that_of_the_same_function_however_it_is_written():
     """An MLP and the network of its weights; rows in chunks and at once; a leaky slope."""
     mlp = eqx.nn.MLP(SMALL.inputs, SMALL.outputs, 5, 2, key=jax.random.key(0))

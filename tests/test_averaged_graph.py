@@ -54,6 +54,7 @@ def relative(found, known):
     return np.linalg.norm(one - other) / np.linalg.norm(other)
 
 
+@pytest.mark.slow
 def test_it_is_the_default_on_large_tasks_and_near_plain_integration():
     task = fl.tasks.digits(1200)
     network = fl.ReLUNetwork.init(task, (5, 4), 0.1, key=jax.random.key(0))

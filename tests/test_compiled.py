@@ -154,6 +154,7 @@ def test_it_is_one_program_whatever_the_numbers(make, most):
     assert programs(lambda: make(0.3))[0] == 0
 
 
+@pytest.mark.slow
 def test_an_early_phase_is_one_program_whatever_its_end():
     fl.theory.early_phase(RELU_23, TASK, t1=0.2)
     assert programs(lambda: fl.theory.early_phase(RELU_23, TASK, t1=0.3))[0] == 0
@@ -189,6 +190,7 @@ def test_what_users_write_themselves_sees_the_arrays_of_a_network(how):
     jax.eval_shape(lambda n: fl.gradient_flow(n, TASK, 1.0, **how).end, network(LINEAR))
 
 
+@pytest.mark.slow
 def test_a_log_has_less_room_where_it_cannot_grow():
     """Under `jit` diffrax copies all of it in every step."""
 

@@ -67,6 +67,7 @@ def test_its_gates_are_those_of_the_kinks_by_hand():
     assert off.outputs(jnp.array([[-3.0]])).item() == 6 + 4
 
 
+@pytest.mark.slow
 def test_of_an_mlp_it_is_the_gated_network_of_its_weights():
     module, own = mlp(), fl.ReLUNetwork.of(mlp())
     for name in ("frozen", "always_on"):
@@ -107,6 +108,7 @@ def test_it_computes_maps_and_steps_as_the_module_does(pooled):
         np.testing.assert_allclose(a, b, atol=ROUNDING)
 
 
+@pytest.mark.slow
 def test_a_file_needs_the_module_for_its_functions(pooled, tmp_path):
     module, task = pooled
     gated = fl.GatedModule.frozen(module, task)

@@ -93,13 +93,10 @@ def assert_same_maps(found, expected):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "dtype"),
-    [
-        ("shallow", "float64"),
-        pytest.param("two_layers", "float64", marks=pytest.mark.slow),
-        pytest.param("two_layers", "float32", marks=pytest.mark.slow),
-    ],
+    [("shallow", "float64"), ("two_layers", "float64"), ("two_layers", "float32")],
 )
 def test_gates_at_the_end_of_a_walk_are_those_of_its_sides(kind, dtype, request):
     flow = request.getfixturevalue(kind)
@@ -118,6 +115,7 @@ def test_gates_at_the_end_of_a_walk_are_those_of_its_sides(kind, dtype, request)
         np.testing.assert_allclose(activity, by_sides, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_saved_networks_of_one_layer_have_the_gates_of_the_sides(shallow):
     maps = shallow.along(measures.effective_map)
     gates = shallow.along(lambda n, t: n.frozen(t).given_gates[0])

@@ -39,6 +39,7 @@ def smooth():
 # ---- Smoothed kinks.
 
 
+@pytest.mark.slow
 def test_the_error_of_smoothing_is_linear_in_the_width(smooth):
     network, task, flows = smooth
     second = numpy_walk.walk(network, task, T1, TIMES)

@@ -79,6 +79,7 @@ def test_one_weight_goes_to_its_kink_at_constant_speed_and_stays(slopes, start):
     assert float(flow.losses[-1]) < ROUNDING
 
 
+@pytest.mark.slow
 def test_it_stays_where_it_starts_at_the_kink_and_for_ever():
     flow = walk(slope(0.5), ONE, 1.0, ts=TS)
     assert float(flow.final.w[0]) == 0.5
@@ -300,6 +301,7 @@ def test_files_keep_the_places(walked, tmp_path):
 LINEAR = fl.LinearNetwork((np.full((1, 1), 0.5), np.full((1, 1), 0.5)))
 
 
+@pytest.mark.slow
 def test_a_linear_network_walks_to_the_kink_of_its_loss_by_the_closed_form():
     """|1 - 2 p| of the balanced product p: dp/dt = 4 p up to p = 1/2."""
     flow = walk(LINEAR, ONE, 1.0, ts=TS)

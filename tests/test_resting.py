@@ -103,6 +103,7 @@ def test_a_kink_that_turns_to_repel_a_dead_unit_is_a_branch(resting):
     assert "branch 1" in repr(resting)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rtol", "solver"), [(1e-4, diffrax.Bosh3()), (1e-6, TSIT)])
 def test_it_is_told_at_every_tolerance(resting, rtol, solver):
     flow = walk(start(1), rtol=rtol, solver=solver)

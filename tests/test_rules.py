@@ -70,6 +70,7 @@ def known():
     return lambda t: split(np.split(found.sol(t), 2)[0])
 
 
+@pytest.mark.slow
 def test_it_follows_the_equation_of_second_order(ball, known):
     for weights, wanted in zip(ball.final.weights, known(T1), strict=True):
         np.testing.assert_allclose(weights, wanted, atol=1e-7)

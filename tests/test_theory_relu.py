@@ -111,6 +111,7 @@ def test_walk_of_a_sum_of_squares_and_of_another_bias_strength():
     assert off(found.network(t), end) < 1.1 * euler(s, t / 2, 8000)
 
 
+@pytest.mark.slow
 def test_walk_conserves_and_ignores_the_scale(phase):
     def norms(net):
         w, a = arrays(net)

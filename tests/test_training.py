@@ -64,6 +64,7 @@ def walk(network, weighted):
     )
 
 
+@pytest.mark.slow
 def test_a_walk_with_everything_is_the_limit_of_small_steps(walk, network, weighted):
     by_hand = ByHand(network, weighted, entropy, TAU, DECAY, rests=(3,))
     assert np.sum(np.asarray(walk.events.new) == 0) > 0  # pairs slide

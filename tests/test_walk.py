@@ -192,6 +192,7 @@ def dead():
     return walked(fl.ReLUNetwork((hidden, readout), (bias, None)), drawn(0)[1])
 
 
+@pytest.mark.slow
 def test_all_zero_stays(dead):
     assert len(dead.events) == 0
     assert all(not np.any(w) for w in dead.final.weights)
@@ -727,6 +728,7 @@ def test_a_full_log_is_a_named_result(reporting):
     assert len(flow.events) == 6
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_undecided_says_which_pairs_are_at_their_kinks():
     """As if its sides had not been found where 2 w is the target, in |1 - 2 w|, and before."""
     task = fl.Task([[2.0]], [[1.0]])
