@@ -15,6 +15,7 @@ minimiser. No code is shared with flowlin's rule, which follows descent or lets 
 """
 
 import itertools
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ class LocalProblem(NamedTuple):
     prices: np.ndarray  # D
 
 
-def local_problem(weights, x, y, near: float, off=frozenset()) -> LocalProblem:
+def local_problem(weights, x, y, near: float, off: Collection[Pair] = ()) -> LocalProblem:
     """Return the problem of a network without biases at a point, of pairs with |z| <= near |w| |h|.
 
     Pairs are those with a gradient of their own, or fed by others at their kinks; those in `off`
@@ -56,12 +57,12 @@ def local_problem(weights, x, y, near: float, off=frozenset()) -> LocalProblem:
         for k in range(top, -1, -1):
             rows[k] = np.outer(signal, hs[k][:, i]).ravel()
             sent[k - 1] = weights[k].T @ signal
-            signal = sent[k - 1] * on[k - 1][:, i] if k else None
+            signal = sent[k - 1] * (on[k - 1][:, i] if k else 1.0)
         return np.concatenate(rows), sent
 
     last, samples = len(weights) - 1, hs[0].shape[1]
     of_loss = [backward(error[:, i], last, i) for i in range(samples)]
-    found = [(k, *p) for k in range(last) for p in np.argwhere(at[k]).tolist()]
+    found: list[Pair] = [(k, h, i) for k in range(last) for h, i in np.argwhere(at[k]).tolist()]
     found = [p for p in found if p not in off]
     own = {p: backward(np.eye(len(weights[p[0]]))[p[1]], p[0], p[2]) for p in found}
 

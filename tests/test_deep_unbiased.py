@@ -178,15 +178,15 @@ def decisions(network, task, walk):
         layers = range(len(weights) - 1)
         before, now = ([np.asarray(log.sides(u, k)).T for k in layers] for u in (0.999999 * t, t))
         rest = [(one < 0) & (after < 0) for one, after in zip(before, now, strict=True)]
-        stay = {(k, *pair) for k in layers for pair in np.argwhere(rest[k]).tolist()}
-        for off in (frozenset(), stay):
+        stay = {(k, h, i) for k in layers for h, i in np.argwhere(rest[k]).tolist()}
+        for again, off in enumerate((set(), stay)):
             problem = local_problem(weights, task.x, task.y, 1e-6, off)
             if not 2 <= len(problem.pairs) <= 8:
                 break
             minima, scale = local_minima(problem)
             own = velocity(problem, np.array([now[k][h, i] for k, h, i in problem.pairs]))
             away = [np.linalg.norm(own - y) / scale for y in minima]
-            if min(away) < 1e-5 or off:
+            if min(away) < 1e-5 or again:
                 yield len(minima), min(away)
                 break
 

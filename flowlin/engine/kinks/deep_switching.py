@@ -66,7 +66,7 @@ from flowlin.engine.kinks.sides import (
     solve_gram,
     write_slots,
 )
-from flowlin.engine.kinks.starts import pairs_that_start_either_way
+from flowlin.engine.kinks.starts import log_starts, pairs_that_start_either_way
 from flowlin.record.branch_reason import (
     COARSE_DESCENT,
     LEAVES_SLIDE,
@@ -112,9 +112,11 @@ class DeepSwitching(AbstractSwitching):
         )
         return replace_fields(sides, rests=rests_of(sides, near, None))
 
-    def pairs_that_start_either_way(self, parameters: Parameters) -> Bool[Array, "H P"]:
-        """Tell from which pairs two flows start, among those at their kinks."""
-        return pairs_that_start_either_way(self.flow, parameters)
+    def log_start(self, parameters: Parameters, t0: ArrayLike, log: EventBuffer) -> EventBuffer:
+        """Return the log with a branch for each pair that may start on either side."""
+        if not self.starts_at_kink:
+            return log
+        return log_starts(pairs_that_start_either_way(self.flow, parameters), t0, log)
 
     def switch_sides(
         self, piece: Piece, sides: LayerSides, log: EventBuffer

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flowlin._tools.arrays import Parameters, replace_fields
 from flowlin._tools.numerics import dtype_rounding, largest_number, while_loop
@@ -28,6 +28,7 @@ from flowlin.engine.kinks.sides import (
     slide_constraint,
     slots_of,
 )
+from flowlin.engine.kinks.starts import log_starts
 from flowlin.record.branch_reason import CROSSES, MEETS, REVIVES, SLIDE_TURNS
 from flowlin.record.buffer import EventBuffer
 
@@ -218,10 +219,12 @@ class OneLayerSwitching(AbstractSwitching):
         codes = self.flow.kinks.sides_of_followers(jnp.where(z > 0, ON, OFF).astype(jnp.int8))
         return Sides.none_sliding(codes, slots, self.flow.kinks.x)
 
-    def pairs_that_start_either_way(self, parameters: Parameters) -> Bool[Array, "H P"]:
-        """Tell from which pairs two flows start, among those at their kinks."""
+    def log_start(self, parameters: Parameters, t0: ArrayLike, log: EventBuffer) -> EventBuffer:
+        """Return the log with a branch for each pair that may start on either side."""
+        if not self.starts_at_kink:
+            return log
         slots = min(self.slots, self.flow.task.samples)
-        return may_start_on_either_side(self.flow, parameters, slots)
+        return log_starts(may_start_on_either_side(self.flow, parameters, slots), t0, log)
 
     def switch_sides(
         self, piece: Piece, sides: Sides, log: EventBuffer

@@ -13,7 +13,6 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree, Shaped
 
 from flowlin._tools.arrays import Parameters, first_true_indices, replace_fields
 from flowlin._tools.numerics import dtype_rounding, pseudo_inverse
-from flowlin.record.branch_reason import STARTS_EITHER_WAY
 from flowlin.record.buffer import EventBuffer
 
 OFF, SLIDING, ON = -1, 0, 1
@@ -393,15 +392,14 @@ class AbstractSwitching(eqx.Module):
     """Base class of Filippov's rule, which chooses sides at the start and every event of `flow`."""
 
     flow: AbstractVar[Any]  # `OneLayerFlow`, `DeepFlow` or `ModuleFlow`
-    starts_at_kink: AbstractVar[bool]  # as in `Method`
 
     @abc.abstractmethod
     def start_sides(self, parameters: Parameters) -> Any:
         """Return the sides at the start."""
 
     @abc.abstractmethod
-    def pairs_that_start_either_way(self, parameters: Parameters) -> Bool[Array, "H P"]:
-        """Tell from which pairs two flows start, among those at their kinks."""
+    def log_start(self, parameters: Parameters, t0: ArrayLike, log: EventBuffer) -> EventBuffer:
+        """Return the log with what may be said of the start: where several flows begin."""
 
     @abc.abstractmethod
     def switch_sides(self, piece: Piece, sides: Any, log: EventBuffer) -> tuple[Any, EventBuffer]:
@@ -410,12 +408,3 @@ class AbstractSwitching(eqx.Module):
     @abc.abstractmethod
     def in_own_slots(self, sides: Any) -> Any:
         """Return sides that were found with fewer slots in as many as this rule has."""
-
-    def log_start(self, parameters: Parameters, t0: ArrayLike, log: EventBuffer) -> EventBuffer:
-        """Return the log with a branch for each pair that may start on either side."""
-        if not self.starts_at_kink:
-            return log
-        either = self.pairs_that_start_either_way(parameters).ravel()
-        branches = either.size + jnp.arange(either.size)
-        reason = jnp.where(either, STARTS_EITHER_WAY, 0).astype(jnp.int8)
-        return log.append(t0, 0.0, branches, jnp.zeros_like(reason), reason)

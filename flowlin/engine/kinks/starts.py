@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool
+from jaxtyping import Array, ArrayLike, Bool
 
 from flowlin._tools.arrays import Parameters, is_traced
 from flowlin._tools.numerics import dtype_rounding
@@ -15,6 +15,8 @@ from flowlin.engine.kinks.module_flow import ModuleFlow
 from flowlin.engine.kinks.sides import OFF, ON
 from flowlin.networks.modules import ForeignModel
 from flowlin.networks.network_kinds import ReLUNetwork
+from flowlin.record.branch_reason import STARTS_EITHER_WAY
+from flowlin.record.buffer import EventBuffer
 from flowlin.tasks.task import Task
 from flowlin.training.problem import Problem
 
@@ -92,3 +94,10 @@ def pairs_that_start_either_way(flow: Any, parameters: Parameters) -> Bool[Array
         return repels & (rates + (1 - flow.slope) * drive * squares > 0)
 
     return lax.cond(jnp.any(repels), comes_on, lambda: repels)
+
+
+def log_starts(either: Bool[Array, "H P"], t0: ArrayLike, log: EventBuffer) -> EventBuffer:
+    """Return the log with a branch for each pair from which two flows start."""
+    branches = either.size + jnp.arange(either.size)
+    reason = jnp.where(either.ravel(), STARTS_EITHER_WAY, 0).astype(jnp.int8)
+    return log.append(t0, 0.0, branches, jnp.zeros_like(reason), reason)
