@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -115,16 +114,11 @@ def test_modes_are_hit_along_what_moves(from_statistics, weighted):
         assert float(found[k]) == pytest.approx(float(level[k]), abs=1e-8)
 
 
-# ---- Combinations: an orthogonal array, in which any two options meet in all four ways.
+# ---- Combinations: of linear flows an orthogonal array, in which any two options meet in all four
+# ways; of exact walks all of them.
 
-NAMES = ("tau", "rests", "entropy", "decay", "weights", "walks")
-COMBINATIONS = [
-    (a, b, c, a != b, a != c, b == c) for a, b, c in itertools.product((False, True), repeat=3)
-]
-# Walks are given all of them, and weights, so that those of one loss are one program.
-DEFAULTS: dict[str, Any] = {
-    "tau": (2.0, 2.0), "weight_decay": (0.0, 0.0), "trainable": None, "loss": MEAN, "rtol": 1e-9
-}  # fmt: skip
+NAMES = ("tau", "rests", "entropy", "decay", "weights")
+COMBINATIONS = [(a, b, c, a != b, a != c) for a, b, c in itertools.product((False, True), repeat=3)]
 ONES = np.ones(7)
 
 
@@ -134,26 +128,48 @@ ONES = np.ones(7)
     COMBINATIONS,
     ids=lambda on: "+".join(name for name, one in zip(NAMES, on, strict=True) if one) or "nothing",
 )
-def test_combinations_are_the_limit_of_small_steps(on):
-    tau, rests, cross, decay, weights, walks = on
-    task = classes(COUNTS if weights else ONES if walks else None)
-    network = relu(task, seed=7) if walks else linear(task)
-    absent: Any = DEFAULTS if walks else DEFAULTS | {"tau": 2.0, "weight_decay": None}
-    options = {
-        "trainable": but(network, lambda n: n.biases[0]) if rests else None,
-        "loss": fl.CrossEntropy() if cross else MEAN,
-    }
-    options |= {"tau": TAU} if tau else {}
-    options |= {"weight_decay": DECAY} if decay else {}
-    flow = fl.gradient_flow(network, task, T1, **(absent | options))
+def test_combinations_are_those_of_scipy(on):
+    tau, rests, cross, decay, weights = on
+    task = classes(COUNTS if weights else None)
+    network = linear(task)
+    flow = fl.gradient_flow(
+        network, task, T1, rtol=1e-9, tau=TAU if tau else 2.0,
+        weight_decay=DECAY if decay else None, loss=fl.CrossEntropy() if cross else MEAN,
+        trainable=but(network, lambda n: n.biases[0]) if rests else None,
+    )  # fmt: skip
     by_hand = ByHand(
         network, task, entropy if cross else squared, TAU if tau else (2.0, 2.0),
         DECAY if decay else (0.0, 0.0), rests=(2,) if rests else (),
     )  # fmt: skip
-    if walks:
-        assert apart(flow.final, by_hand.limit(T1, STEP)) < 2e-4
-    else:
-        assert apart(flow.final, by_hand.solution(T1)(T1)) < 1e-7
+    assert apart(flow.final, by_hand.solution(T1)(T1)) < 1e-7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cross", [False, True], ids=["squares", "entropy"])
+@pytest.mark.parametrize("rests", [False, True], ids=["all", "biases rest"])
+def test_walks_with_any_combination_are_the_limit_of_small_steps(rests, cross):
+    """Time constants, decay, weights of samples, a leak, and the bias strength.
+
+    They are numbers of one program, as long as all of them are given.
+    """
+    slides = 0
+    for tau, decay, weights, leaks, weak in itertools.product((False, True), repeat=5):
+        task = classes(COUNTS if weights else ONES)
+        network = relu(
+            task, seed=14, slope=0.2 if leaks else 0.0, bias_strength=0.6 if weak else 1.0
+        )
+        speeds, decays = TAU if tau else (2.0, 2.0), DECAY if decay else (0.0, 0.0)
+        flow = fl.gradient_flow(
+            network, task, 2 * T1, rtol=1e-9, tau=speeds, weight_decay=decays,
+            loss=fl.CrossEntropy() if cross else MEAN,
+            trainable=but(network, lambda n: n.biases[0]) if rests else None,
+        )  # fmt: skip
+        slides += bool(np.any(np.asarray(flow.events.new) == 0))
+        kind, still = entropy if cross else squared, (2,) if rests else ()
+        steps = ByHand(network, task, kind, speeds, decays, still)
+        off = apart(flow.final, steps.limit(2 * T1, 2e-3))
+        assert off < 2e-3, (tau, decay, weights, leaks, weak)
+    assert slides > 5
 
 
 def half_square(output, target):
@@ -315,7 +331,7 @@ def test_exact_walks_on_weights_are_those_on_repeated_rows():
     rows = np.array([0, 1, 1, 2, 3, 3, 3])
     task, counts = classes(ONES).take(rows), [1.0, 2.0, 0.0, 1.0, 3.0, 0.0, 0.0]
     weights, repeated = (
-        fl.gradient_flow(relu(task, seed=12), fl.Task(task.x, task.y, weights=w), 4.0, **DEFAULTS)
+        fl.gradient_flow(relu(task, seed=12), fl.Task(task.x, task.y, weights=w), 4.0, rtol=1e-9)
         for w in (counts, ONES)
     )
     close(weights.final.parameters, repeated.final.parameters)
