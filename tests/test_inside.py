@@ -48,6 +48,8 @@ KINKS = (  # functions of eight numbers, and how many units their kinks have; No
     (lambda z: jnp.where(z < 0, 0.5 * z, z) + jnp.clip(z, -0.5, 0.5), (8, 8, 8)),
     (lambda z: eqx.nn.MaxPool1d(3, 2)(-jnp.min(z.reshape(4, 2), axis=1)[None]).ravel(), (4, 1, 1)),
     (lambda z: jnp.where(jnp.arange(8) > 2, jax.nn.softmax(z), -1.0), ()),
+    (lambda z: jax.nn.hard_tanh(z) + jax.nn.selu(z) + jax.nn.elu(z, jnp.asarray(0.5)), (8,) * 4),
+    (lambda z: jax.nn.sparse_plus(z) + jnp.sinc(z) + jax.nn.celu(z, 2.0), ()),
     (lambda z: jax.nn.elu(z) + jax.nn.logsumexp(z) + jnp.logaddexp(z, z[::-1]), ()),
 )
 

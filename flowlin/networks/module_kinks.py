@@ -41,9 +41,24 @@ from flowlin.networks.value_facts import (
 # Functions of JAX that are smooth though their programs hold a maximum or a choice.
 SMOOTH_FUNCTIONS: dict[str, Callable[..., Array]] = {
     "softplus": jax.nn.softplus,
-    "elu": jax.nn.elu,
+    "elu": lambda z: jax.nn.elu(z),  # of no other alpha than 1
     "celu": jax.nn.celu,
     "logaddexp": jnp.logaddexp,
+    "sparse_plus": jax.nn.sparse_plus,  # continuously differentiable
+    "sinc": jnp.sinc,
+}
+
+
+def _exponential_linear(rectify: Rectifier, z: Array, alpha: Array) -> Array:
+    """Return z, below zero alpha (exp(z) - 1), whose slope jumps there from alpha to 1."""
+    on, alpha = rectify(z), fill_shape(alpha.astype(z.dtype), z.shape)
+    return on + alpha * jnp.expm1(z - on)
+
+
+# Functions of JAX that choose between values which meet: each, and the same by a rectifier.
+KINKED_FUNCTIONS: dict[str, tuple[Callable[..., Array], Callable[..., Array]]] = {
+    "elu": (jax.nn.elu, _exponential_linear),  # of a given alpha
+    "hard_tanh": (jax.nn.hard_tanh, lambda rectify, z: clamp(rectify, -1.0, z, 1.0)),
 }
 # Operations that move numbers about, smooth where their indices do not depend on the weights.
 MOVES = {"gather", "dynamic_slice", "dynamic_update_slice", "scatter-add", "split", "real", "imag"}
@@ -202,8 +217,21 @@ def _programs_with_constants(
 
 
 def _stays_whole(equation: JaxprEqn) -> bool:
+    """Tell whether a call is smooth, or one of a function whose kinks are known."""
+    return _is_smooth(equation) or _function_with_kinks(equation) is not None
+
+
+def _is_smooth(equation: JaxprEqn) -> bool:
     """Tell whether a call is smooth, and so evaluated with the derivative that it has."""
     return is_smooth_operation(equation) or _is_smooth_function(equation)
+
+
+def _function_with_kinks(equation: JaxprEqn) -> Callable[..., Array] | None:
+    """Return one of the `KINKED_FUNCTIONS` by a rectifier, if a call is that; else None."""
+    function, rectified = KINKED_FUNCTIONS.get(equation.params.get("name", ""), (None, None))
+    if function is None or _is_smooth_function(equation) or not _is_call_of(equation, function):
+        return None
+    return rectified
 
 
 def _has_own_derivative(equation: JaxprEqn) -> bool:
@@ -282,12 +310,15 @@ def _step_with_kinks(
     if name == "stop_gradient" and not _is_maximum(operation.inputs[0], definitions.made_by):
         return Refusal(f"`{name}`{{where}} hides how weights move what follows; leave it out")
     if name.startswith("custom_vjp") or (
-        name.startswith("custom") and not _stays_whole(operation.equation)
+        name.startswith("custom") and not _is_smooth(operation.equation)
     ):
         return Refusal(f"`{name}`{{where}} may hold a kink, and has a derivative of its own")
     if any(one.depends and not holds_floats(v) for one, v in
            zip(own, operation.equation.invars, strict=True)):  # fmt: skip
         return Refusal(say_trouble(operation, definitions))
+    if rectified := _function_with_kinks(operation.equation):
+        step = _kink_step(operation, rectified)
+        return step._replace(operation=operation.equation.params["name"])
     if name == "abs" and not own[0].never_negative:
         return _kink_step(operation, lambda rectify, z: 2 * rectify(z) - z)
     if name in ("max", "min"):
@@ -303,7 +334,7 @@ def _step_with_kinks(
         return _kink_step(operation, functools.partial(pool, params=params, sign=_sign_of(name)))
     if root := say_root(operation, own, definitions):
         return Refusal(root)
-    if name in MOVES or name in ROOTS or name == "abs" or _stays_whole(operation.equation):
+    if name in MOVES or name in ROOTS or name == "abs" or _is_smooth(operation.equation):
         return _plain_step(operation)
     inner = list(programs_within(operation.equation))
     if inner and name == "scan" and all(map(is_smooth_operation, inner[0].eqns)):
@@ -313,7 +344,8 @@ def _step_with_kinks(
 
 def _shape_of(variable: Any) -> jax.ShapeDtypeStruct:
     """Return the shape and the type of a variable."""
-    return jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
+    about = variable.aval
+    return jax.ShapeDtypeStruct(about.shape, about.dtype, weak_type=about.weak_type)
 
 
 def _sign_of(name: str) -> int:
