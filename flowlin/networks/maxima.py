@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 Rectifier = Callable[[Array], Array]
 
@@ -27,10 +27,10 @@ def larger(rectify: Rectifier, a: Array, b: Array, sign: int) -> Array:
     return b + rectify(a - b) if sign > 0 else b - rectify(b - a)
 
 
-def clamp(rectify: Rectifier, low: Array, x: Array, high: Array) -> Array:
+def clamp(rectify: Rectifier, low: ArrayLike, x: Array, high: ArrayLike) -> Array:
     """Return x within the bounds."""
-    low, high = fill_shape(low, x.shape), fill_shape(high, x.shape)
-    return larger(rectify, larger(rectify, x, low, 1), high, -1)
+    lowest, highest = fill_shape(low, x.shape), fill_shape(high, x.shape)
+    return larger(rectify, larger(rectify, x, lowest, 1), highest, -1)
 
 
 def _largest_of_arrays(rectify: Rectifier, values: list[Array], sign: int) -> Array:
