@@ -44,13 +44,12 @@ SMOOTH = (jnp.tanh, jax.nn.gelu, jax.nn.silu, jnp.sin, jnp.square)
 KINKS = (  # functions of eight numbers, and how many units their kinks have; None: not known
     *((function, ()) for function in SMOOTH),
     *((function, None) for function in (jnp.sign, lambda z: (z > 0).astype(z.dtype) * z)),
-    *((function, (8,)) for function in (jax.nn.relu, jax.nn.leaky_relu, jnp.abs)),
+    *((function, (8,)) for function in (jax.nn.relu, jax.nn.leaky_relu, jnp.abs, jax.nn.selu)),
     (lambda z: jnp.where(z < 0, 0.5 * z, z) + jnp.clip(z, -0.5, 0.5), (8, 8, 8)),
     (lambda z: eqx.nn.MaxPool1d(3, 2)(-jnp.min(z.reshape(4, 2), axis=1)[None]).ravel(), (4, 1, 1)),
-    (lambda z: jnp.where(jnp.arange(8) > 2, jax.nn.softmax(z), -1.0), ()),
-    (lambda z: jax.nn.hard_tanh(z) + jax.nn.selu(z) + jax.nn.elu(z, jnp.asarray(0.5)), (8,) * 4),
-    (lambda z: jax.nn.sparse_plus(z) + jnp.sinc(z) + jax.nn.celu(z, 2.0), ()),
-    (lambda z: jax.nn.elu(z) + jax.nn.logsumexp(z) + jnp.logaddexp(z, z[::-1]), ()),
+    (lambda z: jnp.where(jnp.arange(8) > 2, jax.nn.softmax(z), jnp.sinc(jax.nn.celu(z, 2.0))), ()),
+    (lambda z: jax.nn.hard_tanh(z) + jax.nn.elu(z, jnp.asarray(0.5)), (8, 8, 8)),
+    (lambda z: jax.nn.elu(z) + jax.nn.logsumexp(jax.nn.sparse_plus(z)) + jnp.logaddexp(z, 1.0), ()),
 )
 
 
@@ -397,8 +396,7 @@ def test_an_array_that_occurs_twice_is_handed_over_once():
 
     a, b = jnp.arange(3.0), jnp.ones(3)
     out = function({"x": a, "y": b, "z": a}, 2)
-    assert traced[0]["x"] is traced[0]["z"]
-    assert traced[0]["x"] is not traced[0]["y"]
+    assert traced[0]["x"] is traced[0]["z"] is not traced[0]["y"]
     assert np.array_equal(out["z"], np.asarray(a) ** 2)
     function({"x": b, "y": a, "z": b}, 2)
     assert len(traced) == 1, "compiled again for other arrays in the same places"

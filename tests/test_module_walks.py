@@ -314,7 +314,7 @@ BRANCH = f"`cond`{IN} is a branch on what is trained, .* compute both sides"
 NAMED = (
     (jnp.sort, f"`sort`{IN} has kinks where .* by jnp.max, .* jnp.maximum .* `kinks=fl.IgnoreKink"),
     (lambda z: z[jnp.argmax(z)] * z, f"`argmax`{IN} jumps where two .* write jnp.max.*IgnoreKinks"),
-    (jax.nn.hard_tanh, f"`where`{IN} on what is trained may jump"),
+    (lambda z: jnp.where(z > 0, jnp.sin(z), z), f"`where`{IN} on what is trained may jump"),
     (jnp.floor, "`floor` in layers"),
     (recurrent(jax.nn.relu), f"`scan`{IN} is a loop .* write it as a `for` of Python, or keep"),
     (counted, f"`while`{IN} is a loop .* write it as a `for` .* known number of steps"),
