@@ -109,3 +109,12 @@ def save(name: str, results: Sequence[Any], text: str | None = None) -> None:
     (RESULTS / f"{name}.json").write_text(f"[\n{body}\n]\n")
     if text is not None:
         (RESULTS / f"{name}.md").write_text(text + "\n")
+
+
+def print_and_save(
+    name: str, entries: Sequence[Any], table: Callable[[Any], str], title: str, quick: bool
+) -> None:
+    """Print the table of a benchmark's entries, and save both under its title unless quick."""
+    print(table(entries))
+    if not quick:
+        save(name, entries, f"{title}\n\n{table(entries)}")

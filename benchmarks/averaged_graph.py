@@ -165,11 +165,8 @@ def table(entries: list[dict]) -> str:
 def main() -> None:
     """Run both contenders on every model."""
     quick = _common.parser(__doc__).parse_args().quick
-    entries = list(results(quick))
-    print(table(entries))
-    if not quick:
-        title = "Relative parameter error : evaluations.\n\n"
-        _common.save("averaged_graph", entries, title + table(entries))
+    title = "Relative parameter error : evaluations."
+    _common.print_and_save("averaged_graph", list(results(quick)), table, title, quick)
 
 
 if __name__ == "__main__":

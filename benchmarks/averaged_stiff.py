@@ -147,11 +147,8 @@ def table(entries: list[dict]) -> str:
 def main() -> None:
     """Run every contender on every problem."""
     quick = _common.parser(__doc__).parse_args().quick
-    entries = list(results(quick))
-    print(table(entries))
-    if not quick:
-        title = "Largest relative error of the loss curve : evaluations.\n\n"
-        _common.save("averaged_stiff", entries, title + table(entries))
+    title = "Largest relative error of the loss curve : evaluations."
+    _common.print_and_save("averaged_stiff", list(results(quick)), table, title, quick)
 
 
 if __name__ == "__main__":
