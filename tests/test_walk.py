@@ -198,6 +198,7 @@ def test_all_zero_stays(dead):
     assert all(not np.any(w) for w in dead.final.weights)
 
 
+@pytest.mark.slow
 def test_weights_of_zero_stay_and_it_is_told_that_a_flow_leaves():
     """Of the flows that start there the walk is descent's, for which relu'(0) = 0."""
     task = drawn(0)[1]
