@@ -3,13 +3,14 @@ r"""Every claim of the papers with what was measured and the verdict, one table 
 Runs all studies of this folder, one after the other in one process, so that those which share
 tasks share runs and compiled programs.
 
-    python examples/paper/verdicts.py [--quick | --quoted] [--out PATH] [--json PATH]
+    python examples/paper/verdicts.py [--quick | --quoted] [--minutes N] [--out PATH] [--json PATH]
 
 By default the studies of toy tasks are computed at their default size, and those of images are
 quoted from their committed results and marked so, with the size at which they were computed; the
 table is `results/verdicts.md`. With `--quoted` all are quoted. With `--quick` all are computed at
 quick size, as each script does it, with its figures and numbers, and the table is
 `figures/paper/verdicts.md`. A study that fails has a row that says so, and the exit code is 1.
+After `--minutes` no other study is begun, and those left out are printed.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import os
 import pathlib
 import re
 import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -128,11 +130,16 @@ def _values(size: dict[str, Any], key: str) -> Iterator[Any]:
             yield value
 
 
-def entries(scripts: Sequence[str], rows_of: Callable[[Study], list[Row]]) -> list[Entry]:
+def entries(
+    scripts: Sequence[str], rows_of: Callable[[Study], list[Row]], minutes: float
+) -> list[Entry]:
     """All rows of all studies; a study that fails has one row, and its traceback is printed."""
-    found = []
+    found, last = [], time.monotonic() + 60 * minutes
     bar = tqdm(scripts, unit="study")
-    for name in bar:
+    for k, name in enumerate(bar):
+        if time.monotonic() > last:
+            print(f"not computed, since {minutes:g} minutes are over:", *scripts[k:])
+            break
         bar.set_postfix_str(name)
         script = f"examples/paper/{name}.py"
         try:
@@ -209,6 +216,7 @@ def main() -> int:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--quick", action="store_true", help="all at quick size, with figures")
     how.add_argument("--quoted", action="store_true", help="quote all; computes nothing")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin none later")
     parser.add_argument("--out", type=pathlib.Path, help="the tables")
     parser.add_argument("--json", type=pathlib.Path, help="write its rows there as well")
     given = parser.parse_args()
@@ -219,7 +227,7 @@ def main() -> int:
             return study.save("quick", out.parent)
         return quoted(study) if given.quoted or study.heavy else computed(study)
 
-    rows = entries(names(), rows_of)
+    rows = entries(names(), rows_of, given.minutes)
     text = tables(rows, out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text)
