@@ -8,6 +8,9 @@ What a tier compiles is weighed, not timed: seconds of compiling of one and the 
 by half between machines, and no reading of their clocks told so. Every compiled program is kept on
 disk, where the workers share them, and a run that leaves more than `COMPILED` there fails. The
 seconds are told beside it, and the tests that compile most, with their fixtures.
+
+With `--minutes N` tests that would begin later are skipped, and say so: a run of CI on a slow
+machine is then not cut off, with nothing to show for it.
 """
 
 import gc
@@ -33,6 +36,7 @@ LISTED = 10  # tests that compile most
 # latest after a test, since those of one file share programs. Linux ends a worker above 65,530.
 MAPS, MOST_MAPS = 40_000, 55_000
 
+BEGIN = pytest.StashKey[float]()  # when this process began, monotonic
 USED = pytest.StashKey[float]()  # processor time of a test, without fixtures and compiling
 BEFORE = pytest.StashKey[frozenset[str]]()  # programs that were kept before this run
 EVENT = "/jax/core/compile/backend_compile_duration"
@@ -54,6 +58,17 @@ def _forget_compiled(most: int) -> None:
     if PROCESS_MAPS.exists() and PROCESS_MAPS.read_bytes().count(b"\n") > most:
         jax.clear_caches()
         gc.collect()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--minutes", type=float, default=float("inf"), help="begin no test later")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    minutes = item.config.getoption("--minutes")
+    if time.monotonic() > item.config.stash[BEGIN] + 60 * minutes:
+        pytest.skip(f"{minutes:g} minutes are over")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -107,8 +122,9 @@ def _programs_on_disk() -> dict[str, int]:
 
 @pytest.hookimpl
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Remember what was compiled before."""
+    """Remember what was compiled before, and when this was."""
     session.config.stash[BEFORE] = frozenset(_programs_on_disk())
+    session.config.stash[BEGIN] = time.monotonic()
 
 
 def megabytes(config: pytest.Config) -> float:

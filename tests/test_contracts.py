@@ -198,12 +198,13 @@ def rows(first):
 
 
 FLOWS = [row for row in rows(FIRST) if row.values[0] not in DESCENTS]
-# Runs over smoothed kinks go the way of those of other smooth networks, and one explicit method
-# that of another, with one event or several.
-LIKE_EVENTS = ("SmoothKinks", "Tsit5")
-TRACED = [row for row in rows(FIRST_TRACED) if row.values[0] not in LIKE_EVENTS]
+# Runs over smoothed kinks go the way of those of other smooth networks, one explicit method that of
+# another, with one event or several, and averaged gates of a module that of a network's. RKC is in
+# other programs in tests/solvers.
+LIKE_OTHERS = ("SmoothKinks", "Tsit5", "averaged module", "RKC")
+TRACED = [row for row in rows(FIRST_TRACED) if row.values[0] not in LIKE_OTHERS]
 DIFFERENTIABLE = [row for row in TRACED if ROWS[str(row.values[0])].differentiable]
-# In reverse mode, which is dear, beside descents a walk, and "Tsit5"; others are in tests/solvers.
+# In reverse mode, which is dear, beside descents a walk; solvers alone are in tests/solvers.
 REVERSED = [row for row in DIFFERENTIABLE if row.values[0] in (*DESCENTS, "ExactKinks")]
 
 
@@ -297,28 +298,13 @@ def test_derivatives_in_forward_mode_are_finite_differences(row, forward):
     np.testing.assert_allclose(slopes[0], finite, rtol=error, atol=error)
 
 
-def in_reverse(row, weigh):
-    adjoint = diffrax.RecursiveCheckpointAdjoint()
-    return jit(jax.grad(lambda s: weigh @ row.traced(s, adjoint)))(1.0)
-
-
 @pytest.mark.parametrize("row", REVERSED, indirect=True)
 def test_derivatives_in_reverse_mode_are_those_in_forward_mode(row, forward):
     _, slopes = forward
     weigh = jnp.arange(1.0, 1.0 + len(slopes[0]))
-    np.testing.assert_allclose(in_reverse(row, weigh), weigh @ slopes[0], rtol=1e-7)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", ["Tsit5"], indirect=True)
-def test_derivatives_in_reverse_mode_are_finite_differences(row, alone):
-    values, _ = alone
-    weigh = jnp.arange(1.0, 1.0 + values.shape[1])
-    finite = (values[1] - values[2]) / (2 * STEP)
-    size = weigh @ np.abs(finite)
-    np.testing.assert_allclose(
-        in_reverse(row, weigh), weigh @ finite, atol=row.error_of_slopes * size
-    )
+    adjoint = diffrax.RecursiveCheckpointAdjoint()
+    found = jit(jax.grad(lambda s: weigh @ row.traced(s, adjoint)))(1.0)
+    np.testing.assert_allclose(found, weigh @ slopes[0], rtol=1e-7)
 
 
 @pytest.mark.parametrize("row", FLOWS, indirect=True)

@@ -64,16 +64,17 @@ def test_with_one_hidden_layer_it_is_the_walk_unit_by_unit(slope, tau):
     # Where the biases alone move, a unit slides on one kink at most.
     alone = jax.tree.leaves(tau)[0] == 3.0
     assert np.sum(modes[0].codes == 0) > (1 if alone else 3)
-    frozen: list[Any] = [rule.flow.fix_sides(m) for rule, m in zip((one, all_), modes, strict=True)]
-    for part in (lambda f, z: f(None, at, z), lambda f, z: f.margins(at, z)):
-        a, b = (
-            eqx.filter_jit(part)(rule.flow, z) for rule, z in zip((one, all_), frozen, strict=True)
-        )
-        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
-    for rule, sides in zip((one, all_), frozen, strict=True):
-        on_side = np.asarray(sides.codes) != 0
-        near, margins = rule.flow.side_distances(at, sides), rule.flow.margins(at, sides)
+
+    @eqx.filter_jit
+    def parts(flow, sides):
+        held = flow.fix_sides(sides)
+        return flow(None, at, held), flow.margins(at, held), flow.side_distances(at, held)
+
+    found = [parts(rule.flow, m) for rule, m in zip((one, all_), modes, strict=True)]
+    for a, b in zip(*(jax.tree.leaves(some[:2]) for some in found), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    on_side = np.asarray(modes[0].codes) != 0
+    for _, margins, near in found:
         np.testing.assert_allclose(near[on_side], margins[0][on_side], rtol=1e-12)
 
 
