@@ -168,6 +168,11 @@ def test_a_failing_study_is_a_row(verdicts, capsys):
     assert "no luck" in capsys.readouterr().err
 
 
+def test_no_study_begins_late_and_those_left_out_are_told(verdicts, capsys):
+    assert verdicts.entries(["errata", "m_prop1"], pytest.fail, minutes=-1) == []
+    assert "-1 minutes are over: errata m_prop1" in capsys.readouterr().out
+
+
 ERRATUM = ("5 Eq. 10", "claim", "source", "measured")
 
 

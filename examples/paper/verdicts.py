@@ -18,6 +18,7 @@ import dataclasses
 import gc
 import importlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -131,7 +132,7 @@ def _values(size: dict[str, Any], key: str) -> Iterator[Any]:
 
 
 def entries(
-    scripts: Sequence[str], rows_of: Callable[[Study], list[Row]], minutes: float
+    scripts: Sequence[str], rows_of: Callable[[Study], list[Row]], minutes: float = math.inf
 ) -> list[Entry]:
     """All rows of all studies; a study that fails has one row, and its traceback is printed."""
     found, last = [], time.monotonic() + 60 * minutes
@@ -216,7 +217,7 @@ def main() -> int:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--quick", action="store_true", help="all at quick size, with figures")
     how.add_argument("--quoted", action="store_true", help="quote all; computes nothing")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin none later")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin none later")
     parser.add_argument("--out", type=pathlib.Path, help="the tables")
     parser.add_argument("--json", type=pathlib.Path, help="write its rows there as well")
     given = parser.parse_args()
