@@ -1,4 +1,4 @@
-"""Networks with one hidden layer in NumPy: what flows, descents and losses are measured by."""
+"""Networks in NumPy: what flows, descents and losses are measured by."""
 
 import dataclasses
 import functools
@@ -12,7 +12,6 @@ from scipy.integrate import solve_ivp
 
 import flowlin as fl
 
-LAYERS = (0, 1, 0, 1)  # of the arrays of a network: weights, weights, biases, biases
 COUNTS = np.array([1, 2, 1, 3, 1, 1, 2])  # weights of samples, as how often each is there
 
 Arrays = list[np.ndarray]
@@ -50,22 +49,29 @@ def entropy(outputs, y):
 class ByHand:
     """How a network is trained; a sample of weight n is there n times.
 
-    - `rests`: places of the arrays that do not move.
+    - `tau`, `decay`: of every layer.
+    - `rests`: places of the arrays that do not move, of weights first, then of biases.
     - `summed`: whether the loss is the sum over the samples, not their mean.
     """
 
     network: fl.LinearNetwork | fl.ReLUNetwork
     task: fl.Task
     loss: Callable = squared
-    tau: tuple[float, float] = (1.0, 1.0)
-    decay: tuple[float, float] = (0.0, 0.0)
+    tau: tuple[float, ...] = (1.0, 1.0)
+    decay: tuple[float, ...] = (0.0, 0.0)
     rests: tuple[int, ...] = ()
     summed: bool = False
 
     @functools.cached_property
     def start(self) -> Arrays:
-        """Weights of both layers, then biases."""
+        """Weights of all layers, then biases."""
         return [np.asarray(a) for a in jax.tree.leaves(self.network.parameters)]
+
+    @functools.cached_property
+    def layers(self) -> list[int]:
+        """The layer of each of these arrays."""
+        biased = [k for k, b in enumerate(self.network.biases) if b is not None]
+        return [*range(len(self.network.weights)), *biased]
 
     @functools.cached_property
     def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -92,25 +98,31 @@ class ByHand:
 
     def __call__(self, arrays: Arrays, samples: list[int] | None = None) -> tuple[float, Arrays]:
         """The loss on the data, of all samples or of a batch, and the velocity."""
-        w1, w2, b1, *rest = map(np.asarray, arrays)
         c, leak = self.constants
+        depth = len(self.network.weights)
+        weights = [np.asarray(w) for w in arrays[:depth]]
+        biases = dict(zip(self.layers[depth:], map(np.asarray, arrays[depth:]), strict=True))
         if samples is None:
             x, y = self.repeated
         else:
             x, y, counts = (a[samples] for a in self.rows)
             x, y = np.repeat(x, counts, axis=0), np.repeat(y, counts, axis=0)
-        z = x @ w1.T + c * b1
-        gates = np.where(z > 0, 1.0, leak)
-        h = gates * z
-        losses, slopes = self.loss(h @ w2.T + sum(c * b for b in rest), y)
+        below, gates = [x], []
+        for k, w in enumerate(weights):
+            z = below[k] @ w.T + c * biases.get(k, 0.0)
+            gates.append(np.where(z > 0, 1.0, leak) if k < depth - 1 else np.ones_like(z))
+            below.append(gates[k] * z)
+        losses, back = self.loss(below[-1], y)
         share = 1.0 if self.summed else 1 / len(x)
-        slopes = share * slopes
-        back = gates * (slopes @ w2)
-        gradient = [back.T @ x, slopes.T @ h, c * back.sum(axis=0)]
-        gradient += [c * slopes.sum(axis=0) for _ in rest]
+        back, sent = share * back, []
+        for w, gate in zip(reversed(weights), reversed(gates), strict=True):
+            sent.insert(0, gate * back)
+            back = sent[0] @ w
+        gradient = [dz.T @ h for dz, h in zip(sent, below[:-1], strict=True)]
+        gradient += [c * sent[k].sum(axis=0) for k in biases]
         velocity = [
             np.zeros_like(a) if k in self.rests else -(g + self.decay[layer] * a) / self.tau[layer]
-            for k, (a, g, layer) in enumerate(zip(arrays, gradient, LAYERS, strict=False))
+            for k, (a, g, layer) in enumerate(zip(arrays, gradient, self.layers, strict=True))
         ]
         return share * float(np.sum(losses)), velocity
 

@@ -263,6 +263,7 @@ def sides_at(flow, t, layers=(16, 16), samples=8):
     return np.concatenate([np.asarray(flow.events.sides(t, k)).T for k in range(len(layers))])
 
 
+@pytest.mark.slow
 def test_it_slides_in_two_layers_and_keeps_what_a_flow_keeps(walked):
     network, flow = walked
     assert flow.result == fl.RESULTS.successful

@@ -172,6 +172,35 @@ def test_walks_with_any_combination_are_the_limit_of_small_steps(rests, cross):
     assert slides > 5
 
 
+DEEP_TAU, DEEP_DECAY = (2.0, 0.5, 1.0), (0.2, 0.05, 0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rests", "cross"), [(False, True), (True, False)], ids=["entropy", "biases rest"]
+)
+def test_walks_of_two_hidden_layers_with_any_two_options_are_too(rests, cross):
+    slides = 0
+    for tau, decay, weights, leaks, weak in COMBINATIONS:
+        task = classes(COUNTS if weights else ONES)
+        network = fl.ReLUNetwork.init(
+            task, (3, 3), 0.4, (True, True, True), key=jax.random.key(2),
+            slope=0.2 if leaks else 0.0, bias_strength=0.6 if weak else 1.0,
+        )  # fmt: skip
+        speeds, decays = DEEP_TAU if tau else (2.0,) * 3, DEEP_DECAY if decay else (0.0,) * 3
+        flow = fl.gradient_flow(
+            network, task, 2 * T1, rtol=1e-9, tau=speeds, weight_decay=decays,
+            loss=fl.CrossEntropy() if cross else MEAN,
+            trainable=but(network, lambda n: n.biases[1]) if rests else None,
+        )  # fmt: skip
+        slides += bool(np.any(np.asarray(flow.events.new) == 0))
+        kind, still = entropy if cross else squared, (4,) if rests else ()
+        steps = ByHand(network, task, kind, speeds, decays, still)
+        off = apart(flow.final, steps.limit(2 * T1, 2e-3))
+        assert off < 2e-3, (tau, decay, weights, leaks, weak)
+    assert slides > 3
+
+
 def half_square(output, target):
     return 0.5 * jnp.sum((target - output) ** 2)
 
