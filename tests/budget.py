@@ -66,7 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    minutes = item.config.getoption("--minutes")
+    minutes: float = item.config.option.minutes
     if time.monotonic() > item.config.stash[BEGIN] + 60 * minutes:
         pytest.skip(f"{minutes:g} minutes are over")
 
