@@ -73,6 +73,7 @@ def test_a_walk_with_everything_is_the_limit_of_small_steps(walk, network, weigh
     np.testing.assert_array_equal(walk.tau, TAU)
 
 
+@pytest.mark.slow
 def test_what_is_conserved_decays_along_it(walk, network):
     """Layers keep their difference in units of their time constants, up to the decay in them."""
     before, after = (fl.measures.conserved(n, tau=TAU) for n in (network, walk.final))

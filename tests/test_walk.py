@@ -260,6 +260,7 @@ def test_samples_of_one_input_act_through_the_mean_of_their_labels():
             assert found == by_pair(logged(flow.events))[1][unit, sample + 2]
 
 
+@pytest.mark.slow
 def test_units_that_start_at_their_kinks_and_dead_units():
     network, task = drawn(4)
     x = np.c_[np.ones(5), np.asarray(task.x)]
