@@ -181,9 +181,9 @@ class DeepSwitching(AbstractSwitching):
         if isinstance(flow, ModuleFlow) or not flow.feeds_all:
             reasons = jnp.where(fired & flow.is_leader & (reasons == 0), doubt, reasons)
         chance = meets_by_chance(here & flow.is_leader & (sides.rests == 0), sides.codes)
-        rounding = flow.drive_rounding(parameters)
-        apart = chance & fired & (strength > rounding) & (reasons == 0)
-        reasons = jnp.where(apart, MEETS, reasons)
+        chance = chance & fired & flow.meet_another_kink(parameters, event.full_pass, chance)
+        chance = chance & (strength > flow.drive_rounding(parameters)) & (reasons == 0)
+        reasons = jnp.where(chance, MEETS, reasons)
         vanishes = drive_vanishes(strength, event.full_pass.output_error, parameters)
         reasons = jnp.where(slides & fired & vanishes, SLIDE_TURNS, reasons)
         branch = reasons != 0

@@ -12,7 +12,12 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flowlin._tools.arrays import Parameters
 from flowlin.engine.kinks.sides import OFF, ON, SLIDING, FixedLayerSides, read_slots, slots_of
-from flowlin.engine.kinks.sliding_flow import AbstractSlidingFlow, error_at_zero_outputs
+from flowlin.engine.kinks.sliding_flow import (
+    MOST_MEETING,
+    AbstractSlidingFlow,
+    error_at_zero_outputs,
+    gram_cosines,
+)
 from flowlin.networks.base import AbstractModel
 from flowlin.networks.kink_program import KinkProgram, outputs_and_preactivations
 from flowlin.networks.modules import ForeignModel
@@ -23,7 +28,6 @@ from flowlin.training.objective import Decay, add_decay
 
 PROBES = 4  # random directions by which scales are estimated
 DRAWS = 3  # random weights at which pairs with the same z are told
-MOST_MEETING = 32  # pairs that may meet at an event without being held against descent
 DEPENDENT = 1e4  # rounding errors of the least eigenvalue of gradients' cosines that count as zero
 
 
@@ -386,13 +390,10 @@ class ModuleFlow(AbstractSlidingFlow):
         """Tell whether the gradients of pairs at their kinks are linearly dependent."""
         slots = slots_of(pairs.ravel(), min(MOST_MEETING, pairs.size))
         gates = self.gates(jnp.where(pairs, OFF, codes))
-        gram = self.gram_matrix(parameters, ModulePass([], gates), slots)
-        size = jnp.sqrt(jnp.diagonal(gram))
-        there = size > 0
-        cosines = gram / jnp.where(there[:, None] & there[None], size[:, None] * size[None], 1.0)
-        cosines = cosines + jnp.diag(jnp.where(there, 0.0, 1.0).astype(gram.dtype))
-        least = jnp.linalg.eigvalsh(cosines)[0]
-        return (least < DEPENDENT * jnp.finfo(gram.dtype).eps) | (jnp.sum(pairs) > slots.size)
+        cosines = gram_cosines(self.gram_matrix(parameters, ModulePass([], gates), slots))
+        missing = jnp.where(jnp.diagonal(cosines) > 0, 0.0, 1.0).astype(cosines.dtype)
+        least = jnp.linalg.eigvalsh(cosines + jnp.diag(missing))[0]
+        return (least < DEPENDENT * jnp.finfo(cosines.dtype).eps) | (jnp.sum(pairs) > slots.size)
 
     def values_with_kinks(
         self, parameters: Parameters, gates: Array, extra: Array, at_kink: Array

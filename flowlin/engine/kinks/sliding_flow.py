@@ -19,6 +19,7 @@ from flowlin.engine.kinks.sides import (
     LayerSides,
     map_used_slots,
     read_slots,
+    slots_of,
     solve_gram,
     write_slots,
 )
@@ -27,6 +28,8 @@ from flowlin.training.loss import Loss
 from flowlin.training.loss_kinks import ModelWithLoss
 from flowlin.training.objective import Decay
 from flowlin.training.rules import is_none, tau_per_array
+
+MOST_MEETING = 32  # pairs that meet at an event whose gradients are compared
 
 
 class AbstractSlidingFlow(eqx.Module):
@@ -255,6 +258,22 @@ class AbstractSlidingFlow(eqx.Module):
         """Return the |C| of every unit's pairs that may be rounding, however small the loss."""
         return 5 * jnp.finfo(self.task.x.dtype).eps * self.drive_scales(parameters)
 
+    def meet_another_kink(
+        self, parameters: Parameters, at: PyTree, pairs: Bool[Array, "H P"]
+    ) -> Bool[Array, "H P"]:
+        """Tell which of the pairs meet another kink of their unit.
+
+        Samples to which the layers below send the same share one for as long as that lasts: the
+        gradients of their z are parallel, and starts beside meet it with all of them as well.
+        """
+        slots = slots_of(pairs.ravel(), min(MOST_MEETING, pairs.size))
+        cosines = gram_cosines(self.gram_matrix(parameters, at, slots))
+        unit, there = slots // pairs.shape[1], jnp.diagonal(cosines) > 0
+        parallel = cosines**2 >= 1 - 64 * jnp.finfo(cosines.dtype).eps
+        apart = there[None] & there[:, None] & ~parallel & (unit[:, None] == unit[None])
+        found = jnp.any(apart, axis=1).astype(cosines.dtype)
+        return write_slots(found, slots, pairs.shape) > 0
+
     def margin_tolerances(
         self, parameters: Parameters, frozen: FixedLayerSides
     ) -> Float[Array, "H P"]:
@@ -268,6 +287,13 @@ class AbstractSlidingFlow(eqx.Module):
         # Without biases weights of zero, but for rounding, are at all their kinks, off as well.
         of_z = self.z_rounding(self.scales_of_rounding(parameters, widely=not self.feeds_all))
         return jnp.where(frozen.has_drive_margin, slid + tiny, of_z)
+
+
+def gram_cosines(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
+    """Return the cosines of gradients with this Gram matrix; of one that is zero they are zero."""
+    size = jnp.sqrt(jnp.diagonal(gram))
+    sizes = size[:, None] * size[None]
+    return jnp.where(sizes > 0, gram / jnp.where(sizes > 0, sizes, 1.0), 0.0)
 
 
 def error_at_zero_outputs(task: Task, loss: Loss) -> Float[Array, ""]:
