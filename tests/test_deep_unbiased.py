@@ -255,9 +255,10 @@ def test_walks_go_on_where_400_steps_of_descent_do_not_tell_all(of_eight_units):
 
 @pytest.mark.slow
 def test_a_walk_that_ends_undecided_names_the_pairs_at_their_kinks(of_eight_units):
-    network, task = of_eight_units(36)
+    network, task = of_eight_units(8)
     said = (
-        r"At t = 6.34.* 4 pairs are at their kinks: unit 0 of weights\[1\], sample 7; .*, sample 0"
+        r"At t = 7.87.* 17 pairs are at their kinks: unit 2 of weights\[0\], sample 6; "
+        r"unit 0 of weights\[1\], sample 5; .*, sample 9; and 13 more"
     )
     with pytest.raises(fl.RunError, match=said):
         exact(network, task, 2 * END, 1e-8)
