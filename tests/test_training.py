@@ -1,5 +1,6 @@
 """Options of training: tau per layer, weight decay, what is trained, weights of samples."""
 
+import functools
 import itertools
 import json
 
@@ -145,6 +146,29 @@ def test_combinations_are_those_of_scipy(on):
     assert apart(flow.final, by_hand.solution(T1)(T1)) < 1e-7
 
 
+def count_slides(start, combinations, rests, cross, tau=TAU, decay=DECAY):
+    """Count the walks with these options that slide; all are held against small steps by hand.
+
+    `start` makes the network of a task; with `rests` the biases of its last hidden layer rest.
+    """
+    slides, depth = 0, len(tau)
+    for combination in combinations:
+        slow, decays, weights, leaks, weak = combination
+        task = classes(COUNTS if weights else ONES)
+        network = start(task, slope=0.2 if leaks else 0.0, bias_strength=0.6 if weak else 1.0)
+        speeds, rates = tau if slow else (2.0,) * depth, decay if decays else (0.0,) * depth
+        flow = fl.gradient_flow(
+            network, task, 2 * T1, rtol=1e-9, tau=speeds, weight_decay=rates,
+            loss=fl.CrossEntropy() if cross else MEAN,
+            trainable=but(network, lambda n: n.biases[depth - 2]) if rests else None,
+        )  # fmt: skip
+        slides += bool(np.any(np.asarray(flow.events.new) == 0))
+        kind, still = entropy if cross else squared, (2 * depth - 2,) if rests else ()
+        steps = ByHand(network, task, kind, speeds, rates, still)
+        assert apart(flow.final, steps.limit(2 * T1, 2e-3)) < 2e-3, combination
+    return slides
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("cross", [False, True], ids=["squares", "entropy"])
 @pytest.mark.parametrize("rests", [False, True], ids=["all", "biases rest"])
@@ -153,27 +177,13 @@ def test_walks_with_any_combination_are_the_limit_of_small_steps(rests, cross):
 
     They are numbers of one program, as long as all of them are given.
     """
-    slides = 0
-    for tau, decay, weights, leaks, weak in itertools.product((False, True), repeat=5):
-        task = classes(COUNTS if weights else ONES)
-        network = relu(
-            task, seed=14, slope=0.2 if leaks else 0.0, bias_strength=0.6 if weak else 1.0
-        )
-        speeds, decays = TAU if tau else (2.0, 2.0), DECAY if decay else (0.0, 0.0)
-        flow = fl.gradient_flow(
-            network, task, 2 * T1, rtol=1e-9, tau=speeds, weight_decay=decays,
-            loss=fl.CrossEntropy() if cross else MEAN,
-            trainable=but(network, lambda n: n.biases[0]) if rests else None,
-        )  # fmt: skip
-        slides += bool(np.any(np.asarray(flow.events.new) == 0))
-        kind, still = entropy if cross else squared, (2,) if rests else ()
-        steps = ByHand(network, task, kind, speeds, decays, still)
-        off = apart(flow.final, steps.limit(2 * T1, 2e-3))
-        assert off < 2e-3, (tau, decay, weights, leaks, weak)
-    assert slides > 5
+    start = functools.partial(relu, seed=14)
+    assert count_slides(start, itertools.product((False, True), repeat=5), rests, cross) > 5
 
 
-DEEP_TAU, DEEP_DECAY = (2.0, 0.5, 1.0), (0.2, 0.05, 0.1)
+def start_of_two_layers(task, **options):
+    biased = (True, True, True)
+    return fl.ReLUNetwork.init(task, (3, 3), 0.4, biased, key=jax.random.key(2), **options)
 
 
 @pytest.mark.slow
@@ -181,25 +191,8 @@ DEEP_TAU, DEEP_DECAY = (2.0, 0.5, 1.0), (0.2, 0.05, 0.1)
     ("rests", "cross"), [(False, True), (True, False)], ids=["entropy", "biases rest"]
 )
 def test_walks_of_two_hidden_layers_with_any_two_options_are_too(rests, cross):
-    slides = 0
-    for tau, decay, weights, leaks, weak in COMBINATIONS:
-        task = classes(COUNTS if weights else ONES)
-        network = fl.ReLUNetwork.init(
-            task, (3, 3), 0.4, (True, True, True), key=jax.random.key(2),
-            slope=0.2 if leaks else 0.0, bias_strength=0.6 if weak else 1.0,
-        )  # fmt: skip
-        speeds, decays = DEEP_TAU if tau else (2.0,) * 3, DEEP_DECAY if decay else (0.0,) * 3
-        flow = fl.gradient_flow(
-            network, task, 2 * T1, rtol=1e-9, tau=speeds, weight_decay=decays,
-            loss=fl.CrossEntropy() if cross else MEAN,
-            trainable=but(network, lambda n: n.biases[1]) if rests else None,
-        )  # fmt: skip
-        slides += bool(np.any(np.asarray(flow.events.new) == 0))
-        kind, still = entropy if cross else squared, (4,) if rests else ()
-        steps = ByHand(network, task, kind, speeds, decays, still)
-        off = apart(flow.final, steps.limit(2 * T1, 2e-3))
-        assert off < 2e-3, (tau, decay, weights, leaks, weak)
-    assert slides > 3
+    tau, decay = (2.0, 0.5, 1.0), (0.2, 0.05, 0.1)
+    assert count_slides(start_of_two_layers, COMBINATIONS, rests, cross, tau, decay) > 3
 
 
 def half_square(output, target):
