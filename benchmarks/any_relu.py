@@ -12,6 +12,10 @@ Per module:
 - distance: the largest relative distance of descent's weights from the walk's at t1, at the finest
   rate; and slope, its median exponent between the last two rates. A flow that descent converges to
   has slope 1.
+- drift: the largest change of |w|^2 + b^2 - |a|^2 of a channel between 65 saved times, over the
+  largest |w|^2 + b^2 + |a|^2: of the weights w and bias b that a channel receives with and the
+  weights a that it sends with, wherever only ReLUs, maxima and pooling lie between (Du, Hu and Lee,
+  2018, Theorem 2.1; of convolutions, Theorem 2.3).
 - rises: runs in which the loss rises between 65 saved times by more than 1e-12 of its start.
 - smooth: the median distance of `SmoothKinks(1e-3)` and `(1e-4)` from the walk at t1.
 - compile: seconds of the first run, less those of the second; and milliseconds per event of the
@@ -34,7 +38,10 @@ import numpy as np
 import flowlin as fl
 
 END, RTOL, SAMPLES = 8.0, 1e-9, 6
-RATES = (1e-3, 2.5e-4, 6.25e-5)
+Balance = tuple[
+    list[jax.Array | None], list[jax.Array | None]
+]  # received and sent with, channels in front
+RATES = (1e-3, 2.5e-4, 6.25e-5, 1.5625e-5)
 
 
 class Residual(eqx.Module):
@@ -159,25 +166,58 @@ def hinge(output: jax.Array, target: jax.Array) -> jax.Array:
     return jnp.sum(jax.nn.relu(1 - target * output))
 
 
+def of_mlp(model: eqx.nn.MLP) -> list[Balance]:
+    """Return what each hidden layer receives and sends with."""
+    pairs = zip(model.layers, model.layers[1:], strict=False)
+    return [([one.weight, one.bias], [after.weight.T]) for one, after in pairs]
+
+
+def of_convolutions(model: Conv1d | Conv2d) -> list[Balance]:
+    """Return what the channels of both convolutions receive and send with."""
+    channels, readout = model.second.out_channels, model.out.weight.T
+    return [
+        ([model.first.weight, model.first.bias], [jnp.swapaxes(model.second.weight, 0, 1)]),
+        ([model.second.weight, model.second.bias], [readout.reshape(channels, -1)]),
+    ]
+
+
+def of_maxout(model: Maxout) -> list[Balance]:
+    """Return what each unit, of three linear ones, receives and sends with."""
+    first = model.first
+    assert first.bias is not None
+    return [([first.weight.reshape(4, -1), first.bias.reshape(4, -1)], [model.out.weight.T])]
+
+
+def of_unet(model: LeakyUNet) -> list[Balance]:
+    """Return what the channels of the three convolutions receive and send with."""
+    down, up, out = (jnp.swapaxes(c.weight, 0, 1) for c in (model.down, model.up, model.out))
+    return [
+        ([model.first.weight, model.first.bias], [down, out[:2]]),
+        ([model.down.weight, model.down.bias], [up]),
+        ([model.up.weight, model.up.bias], [out[2:]]),
+    ]
+
+
 class Case(NamedTuple):
-    """A module by its name, the widths of its inputs and outputs, and its loss."""
+    """A module by its name, the widths of its inputs and outputs, what balances, and its loss."""
 
     name: str
     make: Callable[[jax.Array], Any]
     inputs: int
     outputs: int
+    balances: Callable[[Any], list[Balance]]
     loss: Any = fl.SquaredError()
 
 
 CASES = (
-    Case("MLP, 2 x 6", mlp, 4, 2),
-    Case("residual, 2 blocks", Residual, 4, 2),
-    Case("convolutions 1-D", Conv1d, 6, 2),
-    Case("convolutions 2-D, max pooling", Conv2d, 36, 2),
-    Case("attention + MLP", Attention, 9, 2),
-    Case("maxout", Maxout, 4, 2),
-    Case("leaky U-Net 1-D", LeakyUNet, 8, 8),
-    Case("MLP, hinge loss", shallow, 4, 1, hinge),
+    Case("MLP, 2 x 6", mlp, 4, 2, of_mlp),
+    Case("residual, 2 blocks", Residual, 4, 2, lambda m: [b for k in m.blocks for b in of_mlp(k)]),
+    Case("convolutions 1-D", Conv1d, 6, 2, of_convolutions),
+    Case("convolutions 2-D, max pooling", Conv2d, 36, 2, of_convolutions),
+    Case("attention + MLP", Attention, 9, 2, lambda m: of_mlp(m.mlp)),
+    Case("maxout", Maxout, 4, 2, of_maxout),
+    Case("leaky U-Net 1-D", LeakyUNet, 8, 8, of_unet),
+    Case("MLP, hinge loss", shallow, 4, 1, of_mlp, hinge),
 )
 
 
@@ -188,6 +228,23 @@ def distance(a: Any, b: Any) -> float:
         for m in (a, b)
     ]
     return float(np.linalg.norm(flat[0] - flat[1]) / np.linalg.norm(flat[1]))
+
+
+def drift(case: Case, flow: fl.Trajectory) -> float:
+    """Return by how much what balances changes along a run, relative to its size."""
+
+    def sizes(arrays: list[jax.Array | None]) -> jax.Array:
+        squares = [jnp.sum(a.reshape(len(a), -1) ** 2, axis=1) for a in arrays if a is not None]
+        return sum(squares, jnp.zeros(()))
+
+    @eqx.filter_vmap
+    def balance(model: Any) -> tuple[jax.Array, jax.Array]:
+        pairs = [(sizes(received), sizes(sent)) for received, sent in case.balances(model)]
+        received, sent = (jnp.concatenate(ends) for ends in zip(*pairs, strict=True))
+        return received - sent, received + sent
+
+    difference, size = balance(flow.networks)
+    return float(jnp.max(jnp.abs(difference - difference[0])) / jnp.max(size))
 
 
 def measured(case: Case, seed: int, rates: tuple[float, ...]) -> dict[str, Any]:
@@ -222,6 +279,7 @@ def measured(case: Case, seed: int, rates: tuple[float, ...]) -> dict[str, Any]:
         "events": len(log),
         "slides": int(np.sum(np.asarray(log.new) == 0)),
         "branches": len(flow.events.select("branch")),
+        "drift": drift(case, flow),
         "rises": bool(np.max(np.diff(losses)) > 1e-12 * losses[0]),
         "distances": found,
         "smooth": smooth,
@@ -247,6 +305,7 @@ def summary(name: str, rows: list[dict[str, Any]]) -> list[Any]:
         f"{median(r['events'] for r in rows):.0f}",
         f"{median(r['slides'] for r in rows):.0f}",
         sum(r["branches"] > 0 for r in rows),
+        f"{max(r['drift'] for r in rows):.0e}",
         sum(r["rises"] for r in rows),
         f"{max(r['distances'][-1] for r in rows):.1e}",
         f"{median(slopes):.2f}",
@@ -268,7 +327,7 @@ def main() -> None:
             rows.append(measured(case, seed, RATES))
             print(json.dumps(rows[-1]), flush=True)
     head = [
-        "module", "reach t1", "pairs", "events", "slides", "branches", "rises",
+        "module", "reach t1", "pairs", "events", "slides", "branches", "drift", "rises",
         "distance", "slope", "smooth", "compile, s", "ms per event",
     ]  # fmt: skip
     lines = [summary(c.name, [r for r in rows if r["case"] == c.name]) for c in cases]

@@ -73,14 +73,14 @@ def local_problem(weights, x, y, near: float, off: Collection[Pair] = ()) -> Loc
     for p in found:  # from below: pairs that nothing reaches have no say
         if np.any(own[p][0]) or any(feeds(p, q) for q in pairs):
             pairs.append(p)
-    rows = np.array([own[p][0] for p in pairs]).reshape(len(pairs), -1)
+    rows = np.array([own[p][0] for p in pairs]).reshape(len(pairs), sum(w.size for w in weights))
     _, size, basis = np.linalg.svd(rows, full_matrices=False)
     basis = basis[size > RANK * max(size, default=0.0)]
     return LocalProblem(
         pairs,
         basis @ -sum(gradient for gradient, _ in of_loss),
         rows @ basis.T,
-        np.array([[feeds(p, q) for q in pairs] for p in pairs]).reshape(len(pairs), -1),
+        np.array([[feeds(p, q) for q in pairs] for p in pairs]).reshape(len(pairs), len(pairs)),
         np.array([of_loss[i][1][k][h] for k, h, i in pairs]),
     )
 

@@ -100,15 +100,22 @@ def test_a_part_with_several_layers_is_no_name_of_one():
         fl.measures.hidden(network, task, layer="part")
 
 
+def as_mlp(network):
+    """The same network of two hidden layers with biases as an MLP of Equinox."""
+    width, _ = network.hidden
+    sizes = network.weights[0].shape[1], network.weights[-1].shape[0]
+    mlp = eqx.nn.MLP(*sizes, width, 2, use_final_bias=False, key=jax.random.key(0))
+    mlp = eqx.tree_at(lambda m: [layer.weight for layer in m.layers], mlp, list(network.weights))
+    return eqx.tree_at(
+        lambda m: [layer.bias for layer in m.layers[:2]], mlp, list(network.biases[:2])
+    )
+
+
 @pytest.fixture(scope="module")
 def both():
     """A network of flowlin and the same one as an MLP of Equinox, and the walks of both."""
     network, task = two_layers()
-    mlp = eqx.nn.MLP(4, 2, 6, 2, use_final_bias=False, key=jax.random.key(0))
-    mlp = eqx.tree_at(lambda m: [layer.weight for layer in m.layers], mlp, list(network.weights))
-    mlp = eqx.tree_at(
-        lambda m: [layer.bias for layer in m.layers[:2]], mlp, list(network.biases[:2])
-    )
+    mlp = as_mlp(network)
     own = fl.gradient_flow(network, task, 2 * END, rtol=RTOL)
     return mlp, task, own, fl.gradient_flow(mlp, task, 2 * END, rtol=RTOL)
 
@@ -135,6 +142,21 @@ def test_an_mlp_walks_as_the_network_of_its_weights(both):
     assert float(lines[0].fraction) == float(lines[1].fraction)
     assert isinstance(flow.final, eqx.nn.MLP)
     assert apart(flow.final, mlp) > 0.1
+
+
+@pytest.mark.slow
+def test_samples_to_which_the_layer_below_sends_nothing_share_a_kink():
+    """In these the second layer slides and dies there; each sample's C is not the kink's."""
+    task, turned = fl.tasks.hierarchy(levels=2), 0
+    for seed in (3, 36, 130, 171):
+        network = fl.ReLUNetwork.init(task, (3, 3), variance=0.5, key=jax.random.key(seed))
+        own, flow = (fl.gradient_flow(m, task, 8.0, rtol=RTOL) for m in (network, as_mlp(network)))
+        one, other = own.events.table(), flow.events.table()
+        assert [(r["name"], r["index"]) for r in one] == [(r["name"], r["index"]) for r in other]
+        assert [r["time"] for r in one] == pytest.approx([r["time"] for r in other], abs=1e-7)
+        assert own.events.new.tolist() == flow.events.new.tolist()
+        turned += sum(row["name"] == "branch" for row in one)
+    assert turned > 2
 
 
 @pytest.mark.slow

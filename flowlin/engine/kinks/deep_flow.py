@@ -2,6 +2,7 @@
 
 import itertools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -134,14 +135,24 @@ class DeepFlow(AbstractSlidingFlow):
             [k.kink_drive(one) for k, one in zip(self.kinks, drive, strict=True)]
         )
 
+    def first_of_sharers(self, gates: Float[Array, "H P"]) -> None:
+        """Return None: who shares a kink is told by a pass (`among_sharers`)."""
+        del gates
+
     def joint_drive(self, at: FullPass) -> Float[Array, "H P"]:
         """Return `kink_drive` of a pass, `among_sharers`."""
-        return self.among_sharers(at, self.kink_drive(at.drive))
+        return self.among_sharers(at)(self.kink_drive(at.drive))
 
-    def among_sharers(self, at: ForwardPass, pairs: Float[Array, "H P"]) -> Float[Array, "H P"]:
-        """Split values among the pairs that share a kink by what is sent to them."""
-        leads, own = [kinks.is_leader for kinks in self.kinks], self.split_layers(pairs)
-        return jnp.concatenate(unfed.among_sharers(self.network, at.gates, at.h[1:-1], leads, own))
+    def among_sharers(self, at: ForwardPass) -> Callable[[Array], Array]:
+        """Return what splits values among the pairs that share a kink by what is sent to them."""
+        leads = [kinks.is_leader for kinks in self.kinks]
+
+        def split(pairs: Array) -> Array:
+            own = self.split_layers(pairs)
+            split = unfed.among_sharers(self.network, at.gates, at.h[1:-1], leads, own)
+            return jnp.concatenate(split)
+
+        return split
 
     def gates(self, codes: Int[Array, "H P"]) -> Float[Array, "H P"]:
         """Return the gates to the sides, those of sliding pairs off."""
@@ -266,7 +277,8 @@ class DeepFlow(AbstractSlidingFlow):
             low, high = plus @ least + minus @ most, plus @ most + minus @ least
             reach = [(low, high), *reach]
         bounds = [self.kink_drive([one[end] for one in reach]) for end in (0, 1)]
-        return self.among_sharers(at, bounds[0]), self.among_sharers(at, bounds[1])
+        low, high = map(self.among_sharers(at), bounds)
+        return low, high
 
     def is_unfed(self, codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
         """Tell which pairs have inputs of zero at these sides (`flowlin.engine.kinks.unfed`)."""
@@ -278,14 +290,18 @@ class DeepFlow(AbstractSlidingFlow):
         return jnp.where(self.is_unfed(codes) & (codes == SLIDING), OFF, codes)
 
     def pairs_that_meet(
-        self, parameters: Parameters, codes: Int[Array, "H P"], at_event: Bool[Array, "H P"]
+        self,
+        parameters: Parameters,
+        codes: Int[Array, "H P"],
+        at_event: Bool[Array, "H P"],
+        rests: Bool[Array, "H P"],
     ) -> tuple[Bool[Array, "H P"], Bool[Array, ""]]:
         """Return the pairs that meet at an event, and whether their sides have to be proven.
 
         They have where pairs without inputs meet others at their kinks, or one unit's kinks depend
-        on each other.
+        on each other; also those at which a dead unit rests, as pairs below can wake it.
         """
-        del parameters
+        del parameters, rests
         pairs = self.with_followers(at_event | (codes == SLIDING))
         base = jnp.where(pairs, SLIDING, codes)
         idle = self.is_unfed(base)
@@ -337,7 +353,7 @@ class DeepFlow(AbstractSlidingFlow):
         z, slides = jnp.concatenate(at.z), frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -z, z)
         bound = self.slide_bound(self.joint_drive(at))
-        u = self.among_sharers(at, u)
+        u = self.among_sharers(at)(u)
         highest = bound - u
         if not self.feeds_all:
             highest = jnp.minimum(highest, self.joint_exit(parameters, frozen.codes, at, u)[0])

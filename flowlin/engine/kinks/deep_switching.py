@@ -48,7 +48,14 @@ from flowlin.engine.kinks.one_layer_switching import (
     meets_by_chance,
     side_from_signal,
 )
-from flowlin.engine.kinks.side_choice import KinkEvent, SideChoice, UnfedAbove, rests_of
+from flowlin.engine.kinks.side_choice import (
+    KinkEvent,
+    SideChoice,
+    UnfedAbove,
+    exit_ray,
+    rates_with_push,
+    rests_of,
+)
 from flowlin.engine.kinks.sides import (
     NO_SIDES,
     NO_SLOTS,
@@ -95,7 +102,9 @@ class DeepSwitching(AbstractSwitching):
         flow, parameters = self.flow, lax.stop_gradient(parameters)
         z = jnp.concatenate(flow.forward_pass(parameters, None).z)
         if not self.starts_at_kink:
-            return self._layer_sides(flow.sides_of_followers(jnp.where(z > 0, ON, OFF)))
+            return self._with_sharers(
+                self._layer_sides(flow.sides_of_followers(jnp.where(z > 0, ON, OFF)))
+            )
         near = flow.is_at_kink(parameters)
         codes = flow.sides_of_followers(jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8))
         tied = flow.fix_sides(self._layer_sides(jnp.where(near, SLIDING, codes)))
@@ -110,7 +119,7 @@ class DeepSwitching(AbstractSwitching):
             lambda: self._choose_open_sides(parameters, codes, near & can_slide)[0],
             lambda: self._layer_sides(flow.sides_of_followers(codes)),
         )
-        return replace_fields(sides, rests=rests_of(sides, near, None))
+        return self._with_sharers(replace_fields(sides, rests=rests_of(sides, near, None)))
 
     def log_start(self, parameters: Parameters, t0: ArrayLike, log: EventBuffer) -> EventBuffer:
         """Return the log with a branch for each pair that may start on either side."""
@@ -145,7 +154,7 @@ class DeepSwitching(AbstractSwitching):
     def in_own_slots(self, sides: LayerSides) -> LayerSides:
         """Return sides that were found with fewer slots in as many as this rule has."""
         own = self._layer_sides(sides.codes, rests=sides.rests)
-        return replace_fields(own, certificate=sides.certificate)
+        return replace_fields(own, certificate=sides.certificate, shares=sides.shares)
 
     def _decide_sides(
         self, parameters: Parameters, sides: LayerSides, fired: Array
@@ -155,16 +164,15 @@ class DeepSwitching(AbstractSwitching):
         A pair at whose kink a dead unit rests fires where that turns to repel. There are then two
         flows, and this is descent's: relu'(0) = 0, and the unit stays dead.
         """
-        flow, frozen = self.flow, self.flow.fix_sides(sides)
-        before = flow.pass_with_slides(parameters, frozen)
+        flow = self.flow
         near = flow.is_at_kink(parameters, widely=not flow.feeds_all)
         rests, here = sides.rests == RESTS, near | fired  # fired: up to an error of the step
         turns, fired = fired & rests, fired & ~rests
-        full, u = before
-        event = KinkEvent(parameters, sides, full, flow.among_sharers(full, u), fired, near)
-        doubt = jnp.zeros((), jnp.int8)
+        at, doubt = (sides, fired, near), jnp.zeros((), jnp.int8)
         if isinstance(flow, ModuleFlow):
-            event = self._with_pairs_above(event)
+            at = self._with_pairs_above(parameters, *at)
+        event = self._event_at(parameters, *at)
+        if isinstance(flow, ModuleFlow):
             new, doubt = self._check_by_descent(event, self._new_sides(event))
         elif flow.feeds_all:
             new = self._new_sides(event)
@@ -174,8 +182,7 @@ class DeepSwitching(AbstractSwitching):
         stuck = (doubt != 0) & jnp.all(new.codes == sides.codes)
         new = replace_fields(new, failure=jnp.where(stuck, NO_SIDES, new.failure))
         slides = (sides.codes == SLIDING) & flow.is_leader
-        strength = flow.joint_drive(event.full_pass)
-        highest = flow.drive_bounds(parameters, frozen)[1]
+        highest, strength = flow.drive_bounds(parameters, flow.fix_sides(sides))[1], event.strength
         doubtful = highest > dtype_rounding(highest.dtype).snap * jnp.abs(strength)
         reasons = jnp.where(slides & (new.codes == ON) & doubtful, LEAVES_SLIDE, 0)
         if isinstance(flow, ModuleFlow) or not flow.feeds_all:
@@ -191,41 +198,45 @@ class DeepSwitching(AbstractSwitching):
         first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
         told, switches = jnp.where(turns, TURNED, sides.rests).astype(jnp.int8), jnp.any(fired)
         new = replace_fields(new, certificate=first, rests=rests_of(new, here, told))
+        new = self._with_sharers(new)
         sides = replace_fields(sides, rests=told)
         new = jax.tree.map(lambda a, b: jnp.where(switches, a, b), new, sides)
         turns = turns & near if flow.may_drift else turns
         reasons = jnp.where(turns, REVIVES, jnp.where(switches, reasons, 0))
         return new, reasons.astype(jnp.int8)
 
-    def _with_pairs_above(self, event: KinkEvent) -> KinkEvent:
+    def _event_at(
+        self, parameters: Parameters, sides: LayerSides, fired: Array, near: Array
+    ) -> KinkEvent:
+        """Return the event of the pairs that `fired`, others being `near` their kinks."""
+        flow = self.flow
+        full, u = flow.pass_with_slides(parameters, flow.fix_sides(sides))
+        split = flow.among_sharers(full)
+        u, strength = split(u), split(flow.kink_drive(full.drive))
+        return KinkEvent(parameters, sides, full, u, strength, fired, near)
+
+    def _with_pairs_above(
+        self, parameters: Parameters, sides: LayerSides, fired: Array, near: Array
+    ) -> tuple[LayerSides, Array, Array]:
         """Give pairs that only pairs at their kinks feed the sides that these would send them to.
 
         Such a pair has z = 0 until one below it rises, and its gate counts from then on alone: the
         drive below is that with the gate that a rise would give it.
+
+        **Returns:** the sides, and which pairs fired and which are near their kinks beside these.
         """
-        flow, parameters = self.flow, event.parameters
-        assert isinstance(flow, ModuleFlow)
-        pairs = flow.with_followers(event.fired | event.at_kink | (event.sides.codes == SLIDING))
-        above, codes = flow.sides_above(parameters, event.sides.codes, pairs)
-        sides = self._layer_sides(codes, event.sides.failure)
-        full, u = flow.pass_with_slides(parameters, flow.fix_sides(sides))
-        return dataclasses.replace(
-            event,
-            sides=replace_fields(sides, certificate=event.sides.certificate),
-            full_pass=full,
-            u=u,
-            fired=event.fired & ~above,
-            at_kink=event.at_kink & ~above,
-        )
+        flow = self.flow
+        pairs = flow.with_followers(fired | near | (sides.codes == SLIDING))
+        above, codes = flow.sides_above(parameters, sides.codes, pairs)
+        own = self._layer_sides(codes, sides.failure, sides.rests)
+        own = replace_fields(own, certificate=sides.certificate, shares=sides.shares)
+        return own, fired & ~above, near & ~above
 
     def _new_sides(self, event: KinkEvent, silent: UnfedAbove | None = None) -> LayerSides:
         """Return the new sides after an event."""
         flow, sides, u = self.flow, event.sides, event.u
         fired, near = event.fired, event.at_kink
-        strength, slides = (
-            flow.joint_drive(event.full_pass),
-            (sides.codes == SLIDING) & flow.is_leader,
-        )
+        strength, slides = event.strength, (sides.codes == SLIDING) & flow.is_leader
         left = jnp.where(2 * u > flow.slide_bound(strength), ON, OFF).astype(jnp.int8)
         open_ = jnp.where(slides, ~fired, (fired | near) & (strength < 0)) & flow.is_leader
         if silent is not None:
@@ -255,7 +266,7 @@ class DeepSwitching(AbstractSwitching):
         above = idle & flow.apply_across_layers(unfed.any_below, at_kinks)
         feeds = at_kinks & flow.apply_across_layers(unfed.any_above, above)
         ranks = flow.apply_across_layers(unfed.rank_in_layer, feeds)
-        ray = self._exit_ray(event, fired)
+        ray = exit_ray(flow, event, fired)
         together = flow.apply_across_layers(unfed.several_in_sample, ray > 0)
         event = dataclasses.replace(event, fired=fired | (ray > 0), at_kink=near)
         torn = self._is_pushed_apart(parameters, codes, above, feeds)
@@ -295,7 +306,9 @@ class DeepSwitching(AbstractSwitching):
         lattice has it; or it does not tell all of how pairs leave.
         """
         flow, parameters, codes = self.flow, event.parameters, event.sides.codes
-        pairs, wanted = flow.pairs_that_meet(parameters, codes, event.fired | event.at_kink)
+        here = event.fired | event.at_kink
+        rests = rests_of(new, here, event.sides.rests) != 0
+        pairs, wanted = flow.pairs_that_meet(parameters, codes, here, rests)
         wanted = wanted & (new.failure != NO_SLOTS)
         exits = flow.with_followers(event.fired & (codes == SLIDING))
 
@@ -307,17 +320,18 @@ class DeepSwitching(AbstractSwitching):
                 at, _ = flow.pass_with_slides(parameters, flow.fix_sides(sides))
                 rates = flow.preactivation_rates(parameters, at)
                 leads = end.leads_to(sides.codes, rates, pairs, exits)
-                return leads, end.tells_all(sides.codes, rates, pairs)
+                return leads, end.tells_all(sides.codes, rates, pairs), rates == 0
 
-            own = flow.rest_unfed(parameters, end.sides(pairs, new.codes))
-            other = self._layer_sides(flow.sides_of_followers(own.astype(jnp.int8)))
+            own = flow.rest_unfed(parameters, end.sides(pairs, new.codes)).astype(jnp.int8)
+            other = self._layer_sides(flow.sides_of_followers(own))
             # In a loop, which compiles the pass once.
-            leads, is_told = lax.map(
+            leads, is_told, still = lax.map(
                 leads_there, jax.tree.map(lambda *both: jnp.stack(both), new, other)
             )
             holds = leads[0] & (new.failure == RESOLVED)
             trouble = jnp.where(leads[1], RESOLVED, NO_SIDES).astype(jnp.int8)
-            other = replace_fields(other, failure=trouble)
+            rests = jnp.where(still[1], new.rests, 0)
+            other = replace_fields(other, failure=trouble, rests=rests)
             chosen = jax.tree.map(lambda a, b: jnp.where(holds, a, b), new, other)
             coarse = jnp.where(jnp.where(holds, *is_told), 0, COARSE_DESCENT)
             doubt = jnp.where(~end.agrees | (~holds & jnp.any(exits)), UNDECIDED_DESCENT, coarse)
@@ -363,20 +377,18 @@ class DeepSwitching(AbstractSwitching):
         one by one from below, pairs of two layers can chase each other for ever. Pairs without
         inputs that are not open follow what those below them do.
         """
-        chosen = slots_of(open_.ravel(), self.slots)
+        flow, chosen = self.flow, slots_of(open_.ravel(), self.slots)
         follow: Any = False if silent is None else silent.unfed & ~open_
         base = jnp.where(open_, SLIDING, codes)
         if silent is not None:
             given = open_ | (follow & (silent.first_sides != SLIDING))
             base = jnp.where(given, silent.first_sides, base)
-        base = self.flow.sides_of_followers(base.astype(jnp.int8))
+        base = flow.sides_of_followers(base.astype(jnp.int8))
         # With z = 0 exactly: else the rest of a pair's h counts where the loss is all rounding.
-        parameters, _ = self.flow.project_to_kinks(
-            parameters, self.flow.fix_sides(self._layer_sides(base))
-        )
+        parameters, _ = flow.project_to_kinks(parameters, flow.fix_sides(self._layer_sides(base)))
 
         def turn_once(choice: SideChoice) -> SideChoice:
-            side, moved, rates, held = self._turn_wrong_sides(
+            side, moved, rates, still = self._turn_wrong_sides(
                 parameters, choice.codes, chosen, choice.count, silent
             )
             # The last one is of the highest layer: bounds below depend on it, none above does.
@@ -387,15 +399,16 @@ class DeepSwitching(AbstractSwitching):
             pushed = follow & (rates != 0)
             new = jnp.where(pushed, jnp.sign(rates).astype(new.dtype), new)
             settled = ~jnp.any(moved) & ~jnp.any(pushed & (new != choice.codes))
-            new = self.flow.sides_of_followers(new)
-            return SideChoice(new, rates, held, settled, choice.count + 1)
+            new = flow.sides_of_followers(new)
+            return SideChoice(new, rates, still, settled, choice.count + 1)
 
-        zero, none = jnp.zeros(base.shape, self.flow.task.x.dtype), jnp.zeros(base.shape, bool)
-        start = SideChoice(base, zero, none, jnp.asarray(False), jnp.zeros((), int))
+        zero = jnp.zeros(base.shape, flow.task.x.dtype)
+        start = SideChoice(base, zero, zero, jnp.asarray(False), jnp.zeros((), int))
         end = lax.while_loop(lambda c: ~c.settled & (c.count < MAX_PASSES), turn_once, start)
         full = jnp.sum(open_) > self.slots
         trouble = jnp.where(full, NO_SLOTS, jnp.where(end.settled, RESOLVED, NO_SIDES))
-        return self._layer_sides(end.codes, trouble, end.held), end.rates
+        rests = jnp.where(end.still > 0, RESTS, jnp.where(end.still < 0, TURNED, 0))
+        return self._layer_sides(end.codes, trouble, rests), end.rates
 
     def _turn_wrong_sides(
         self,
@@ -404,10 +417,10 @@ class DeepSwitching(AbstractSwitching):
         chosen: Int[Array, " m"],
         count: Array,
         silent: UnfedAbove | None,
-    ) -> tuple[Int[Array, " m"], Bool[Array, " m"], Float[Array, "H P"], Bool[Array, "H P"]]:
+    ) -> tuple[Int[Array, " m"], Bool[Array, " m"], Float[Array, "H P"], Float[Array, "H P"]]:
         """Return the sides that the chosen pairs want, flags of changes, and of all pairs dz/dt.
 
-        And which of all do not move, at kinks that attract.
+        And the `slide_bound` of those of all that do not move, zero for others.
 
         A pair whose range is empty (C >= 0) leaves its slide to off first and, if its z then rises,
         from there to on: sent on at once, it could revive a unit that is dead. Its range may be
@@ -425,9 +438,10 @@ class DeepSwitching(AbstractSwitching):
         slides = there & (side == SLIDING)
         both = slides[:, None] & slides[None]
         u = solve_gram(jnp.where(both, gram, 0.0), jnp.where(slides, q, 0.0))
-        pressed = flow.among_sharers(free, write_slots(u, chosen, codes.shape))
+        split = flow.among_sharers(free)
+        pressed = split(write_slots(u, chosen, codes.shape))
         at = flow.backward_pass(parameters, free, free.output_error, pressed)
-        u, bounds = read_slots(pressed, chosen), flow.slide_bound(flow.joint_drive(at))
+        u, bounds = read_slots(pressed, chosen), flow.slide_bound(split(flow.kink_drive(at.drive)))
         bound, rate = read_slots(bounds, chosen), q - gram @ u
         noise = read_slots(jnp.broadcast_to(flow.drive_rounding(parameters), codes.shape), chosen)
         slack_rate = slack * jnp.abs(q) + jnp.abs(gram) @ (slack * jnp.abs(u) + noise)
@@ -437,7 +451,7 @@ class DeepSwitching(AbstractSwitching):
             undecayed = replace_fields(flow, decay=None)
             freely = undecayed.preactivation_rates(parameters, free)
         if silent is not None:
-            rates = self._rates_with_push(parameters, codes, rates, silent)
+            rates = rates_with_push(flow, parameters, codes, rates, silent)
             above = read_slots(silent.unfed, chosen)
             rate = jnp.where(above, read_slots(rates, chosen), rate)
             slack_rate = jnp.where(above, 0.0, slack_rate)
@@ -451,19 +465,7 @@ class DeepSwitching(AbstractSwitching):
         wanted = jnp.where(off, OFF, jnp.where(on, ON, SLIDING))
         end = jnp.where(slides, side_from_signal(u, bound), side)
         side = jnp.where(moved, wanted, jnp.where(jnp.any(moved), side, end))
-        return side.astype(codes.dtype), moved, rates, (freely == 0) & (bounds > 0)
-
-    def _rates_with_push(
-        self, parameters: Parameters, codes: Array, rates: Array, silent: UnfedAbove
-    ) -> Float[Array, "H P"]:
-        """Return dz/dt, where pairs without inputs move as pairs below leave their kinks.
-
-        A pair that leaves its slide starts at rest: it counts as rising at a tiny rate.
-        """
-        above, least = silent.unfed, jnp.sqrt(jnp.finfo(rates.dtype).tiny)
-        rising = jnp.where(silent.exit_ray > 0, least * silent.exit_ray, jnp.maximum(rates, least))
-        rising = jnp.where((codes == ON) & ~above, rising, 0.0)
-        return jnp.where(above, self.flow.rates_of_unfed(parameters, above, rising), rates)
+        return side.astype(codes.dtype), moved, rates, jnp.where(freely == 0, bounds, 0.0)
 
     def _is_pushed_apart(
         self, parameters: Parameters, codes: Array, above: Array, feeds: Array
@@ -474,20 +476,16 @@ class DeepSwitching(AbstractSwitching):
         several = flow.apply_across_layers(unfed.several_in_sample, feeds)
         return above & several & (flow.drive_bounds(parameters, tied)[0] < 0)
 
-    def _exit_ray(self, event: KinkEvent, fired: Bool[Array, "H P"]) -> Float[Array, "H P"]:
-        """Return the ray along which pairs leave their slides together, zero for all others."""
-        flow, at, u = self.flow, event.full_pass, event.u
-        margin, ray = flow.joint_exit(event.parameters, event.sides.codes, at, u)
-        alone = jnp.minimum(u, flow.slide_bound(flow.joint_drive(at)) - u)
-        leaves = flow.apply_across_layers(unfed.any_in_layer, fired & (margin < alone))
-        return jnp.where(leaves, ray, 0.0)
-
     def _choice_holds(self, parameters: Parameters, sides: LayerSides) -> Bool[Array, ""]:
         """Tell whether no two sliding pairs would rather rise together."""
         frozen = self.flow.fix_sides(sides)
         at, u = self.flow.pass_with_slides(parameters, frozen)
         margin = self.flow.joint_exit(parameters, sides.codes, at, u)[0]
         return jnp.all(margin > -self.flow.margin_tolerances(parameters, frozen))
+
+    def _with_sharers(self, sides: LayerSides) -> LayerSides:
+        first = self.flow.first_of_sharers(self.flow.gates(sides.codes))
+        return replace_fields(sides, shares=first)
 
     def _layer_sides(
         self, codes: Array, trouble: ArrayLike = RESOLVED, rests: Array | None = None

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -11,7 +12,15 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flowlin._tools.arrays import Parameters
-from flowlin.engine.kinks.sides import OFF, ON, SLIDING, FixedLayerSides, read_slots, slots_of
+from flowlin.engine.kinks.shared_kinks import first_with_same_values, mean_of_sharers
+from flowlin.engine.kinks.sides import (
+    OFF,
+    ON,
+    SLIDING,
+    FixedLayerSides,
+    read_slots,
+    slots_of,
+)
 from flowlin.engine.kinks.sliding_flow import (
     MOST_MEETING,
     AbstractSlidingFlow,
@@ -27,7 +36,6 @@ from flowlin.training.loss_kinks import ModelWithLoss, join_loss
 from flowlin.training.objective import Decay, add_decay
 
 PROBES = 4  # random directions by which scales are estimated
-DRAWS = 3  # random weights at which pairs with the same z are told
 DEPENDENT = 1e4  # rounding errors of the least eigenvalue of gradients' cosines that count as zero
 
 
@@ -89,31 +97,37 @@ class ModuleFlow(AbstractSlidingFlow):
             error = jnp.stack(sizes)[:, None]
         self.zero_output_error = error
         pairs = sum(self.network.hidden) * task.samples
-        self.leader = self._first_with_same_z() if shares else jnp.arange(pairs)
+        self.leader = self._first_forever() if shares else jnp.arange(pairs)
 
-    def _first_with_same_z(self) -> Int[Array, " n"]:
-        """Return for each pair the first one whose z is the same whatever the weights.
+    def _first_with_same_z(self, gates: Float[Array, "H P"]) -> tuple[Int[Array, " n"], Array]:
+        """Return each pair's first one with the same z, and which pairs stay at zero."""
+
+        def z_of(weights: Parameters) -> Array:
+            return lax.stop_gradient(self._values(weights, gates, jnp.zeros_like(gates))[1])
+
+        return first_with_same_values(z_of, self.network.parameters, self.network.hidden)
+
+    def _first_forever(self) -> Int[Array, " n"]:
+        """Return for each pair the first one with the same z, whatever the gates of its place.
 
         Patches that are alike, as of an empty background, share a kink in this way, or one z that
-        is rectified twice. It is told at random choices of all weights, where the gates of each
-        place are one number that is neither zero nor one, and at weights of zero, which leave the
-        constants: as 1 - w x and 2 - w x are told apart where x is large.
+        is rectified twice. The gates of each place are one number that is neither zero nor one.
         """
-        rng, hidden = np.random.default_rng(1), self.network.hidden
-        slopes = np.repeat(rng.uniform(0.3, 0.7, len(hidden)), hidden)
-        gates = jnp.asarray(slopes[:, None].repeat(self.task.samples, 1), self.task.x.dtype)
-        group = jnp.zeros(gates.size, int)
-        for scale in (0.0, *[1.0] * DRAWS):
-            weights = jax.tree.map(
-                lambda a, scale=scale: jnp.asarray(scale * rng.normal(size=a.shape), a.dtype),
-                self.network.parameters,
-            )
-            z = lax.stop_gradient(self._values(weights, gates, jnp.zeros_like(gates))[1])
-            places = jnp.split(jnp.abs(z), np.cumsum(hidden)[:-1].tolist())
-            sizes = jnp.concatenate([jnp.full_like(one, jnp.max(one)) for one in places])
-            group = _group_by_value(jnp.ravel(z), jnp.ravel(sizes), group)
-        first = jax.ops.segment_min(jnp.arange(group.size), group, group.size)
-        return first[group]
+        places = len(self.network.hidden)
+        slopes = np.repeat(0.3 + 0.4 * (0.5 + np.arange(places)) / places, self.network.hidden)
+        gates = slopes[:, None].repeat(self.task.samples, 1)
+        return self._first_with_same_z(jnp.asarray(gates, self.task.x.dtype))[0]
+
+    def first_of_sharers(self, gates: Float[Array, "H P"]) -> Int[Array, " n"] | None:
+        """Return for each pair the first one at its kink, as the places below send at these gates.
+
+        Samples to which they send the same share a kink for as long as that lasts. Pairs without
+        inputs share nothing. None where no place is above another.
+        """
+        if len(self.network.hidden) == 1:
+            return None
+        first, unfed = self._first_with_same_z(gates)
+        return jnp.where(unfed, jnp.arange(first.size), first)
 
     @property
     def program(self) -> KinkProgram:
@@ -158,13 +172,12 @@ class ModuleFlow(AbstractSlidingFlow):
         return jnp.zeros_like(flat).at[self.leader].add(flat).reshape(drive[0].shape)
 
     def joint_drive(self, at: FullModulePass) -> Float[Array, "H P"]:
-        """Return `kink_drive` of a pass."""
-        return self.kink_drive(at.drive)
+        """Return `kink_drive` of a pass, `among_sharers`."""
+        return self.among_sharers(at)(self.kink_drive(at.drive))
 
-    def among_sharers(self, at: ModulePass, pairs: Float[Array, "H P"]) -> Float[Array, "H P"]:
-        """Return values as they are: kinks that are shared for now are not joined."""
-        del at
-        return pairs
+    def among_sharers(self, at: ModulePass) -> Callable[[Array], Array]:
+        """Return what takes the mean of leaders' values among those that share a kink for now."""
+        return partial(mean_of_sharers, self.first_of_sharers(at.gates), self.is_leader)
 
     def gates(self, codes: Int[Array, "H P"]) -> Float[Array, "H P"]:
         """Return the gates to the sides, those of sliding pairs off."""
@@ -306,7 +319,8 @@ class ModuleFlow(AbstractSlidingFlow):
 
         # A place depends on those above it alone: exact after as many rounds as there are places.
         bounds = lax.fori_loop(0, len(self.network.hidden), tighten, (drive, drive))
-        return self.kink_drive([bounds[0]]), self.kink_drive([bounds[1]])
+        mean = partial(mean_of_sharers, frozen.shares, self.is_leader)
+        return mean(self.kink_drive([bounds[0]])), mean(self.kink_drive([bounds[1]]))
 
     def side_distances(
         self, parameters: Parameters, frozen: FixedLayerSides
@@ -325,7 +339,8 @@ class ModuleFlow(AbstractSlidingFlow):
         """Return `margins`, and the `slide_bound` of each kink: negative where it repels."""
         at, u = self.pass_with_slides(parameters, frozen)
         z, slides = at.z[0], frozen.codes == SLIDING
-        bound = self.slide_bound(self.joint_drive(at))
+        mean = partial(mean_of_sharers, frozen.shares, self.is_leader)
+        u, bound = mean(u), self.slide_bound(mean(self.kink_drive(at.drive)))
         side = jnp.where(frozen.codes == ON, z, -z)
         highest = jnp.where(slides, bound - u, jnp.where(frozen.rests, bound, 1.0))
         margins = jnp.stack([jnp.where(slides, u, side), highest])
@@ -364,12 +379,17 @@ class ModuleFlow(AbstractSlidingFlow):
         return jax.jvp(z_of, (jnp.zeros_like(gates),), (more,))[1]
 
     def pairs_that_meet(
-        self, parameters: Parameters, codes: Int[Array, "H P"], at_event: Bool[Array, "H P"]
+        self,
+        parameters: Parameters,
+        codes: Int[Array, "H P"],
+        at_event: Bool[Array, "H P"],
+        rests: Bool[Array, "H P"],
     ) -> tuple[Bool[Array, "H P"], Bool[Array, ""]]:
         """Return the pairs that meet at an event, and whether their sides have to be proven.
 
         They have where two pairs of one sample feed others that nothing else feeds, and where the
-        kinks depend on each other: more of them meet than there are directions.
+        kinks depend on each other: more of them meet than there are directions. Those at which a
+        dead unit still `rests` after the event do not count.
         """
         pairs = self.with_followers(at_event | (codes == SLIDING))
         above, _ = self.sides_above(parameters, codes, pairs)
@@ -377,8 +397,16 @@ class ModuleFlow(AbstractSlidingFlow):
         several = jnp.sum(at_kinks, axis=0) > 1
         torn = jnp.any(above & several[None])
         return at_kinks | above, torn | self._depend_on_each_other(
-            parameters, codes, at_kinks & self.is_leader
+            parameters, codes, self._lead_for_now(codes, pairs) & at_kinks & ~rests
         )
+
+    def _lead_for_now(self, codes: Int[Array, "H P"], pairs: Bool[Array, "H P"]) -> Array:
+        """Return flags (H, P) of the first pairs at their kinks, with `pairs` at their kinks."""
+        first = self.first_of_sharers(self.gates(jnp.where(pairs, OFF, codes)))
+        if first is None:
+            return self.is_leader
+        own = np.arange(self.leader.size, dtype=self.leader.dtype)
+        return self.is_leader & (first == own).reshape(codes.shape)
 
     def with_followers(self, leaders: Bool[Array, "H P"]) -> Bool[Array, "H P"]:
         """Return flags of all pairs that share a flagged leader's kink."""
@@ -459,21 +487,6 @@ class ModuleFlow(AbstractSlidingFlow):
         shape = jnp.zeros((self.task.outputs, samples), gates.dtype)
         scales = _root_mean_square(jax.vmap(drive)(_random_signs(shape)))
         return lax.stop_gradient(jnp.max(scales, axis=1, keepdims=True))
-
-
-def _group_by_value(
-    values: Float[Array, " n"], sizes: Float[Array, " n"], before: Int[Array, " n"]
-) -> Int[Array, " n"]:
-    """Number groups of equal values within the groups that there were before.
-
-    Equal are values within 64 ulps of their `sizes`; what is NaN is equal to nothing.
-    """
-    rounding = 64 * jnp.finfo(values.dtype).eps * sizes
-    order = jnp.lexsort((values, before))
-    same = jnp.diff(values[order]) <= rounding[order][1:]
-    apart = ~same | (jnp.diff(before[order]) != 0)
-    number = jnp.concatenate([jnp.zeros(1, int), jnp.cumsum(apart)])
-    return jnp.zeros_like(before).at[order].set(number)
 
 
 def _random_signs(tree: PyTree) -> PyTree:

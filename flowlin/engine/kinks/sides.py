@@ -196,6 +196,7 @@ class LayerSides(eqx.Module):
     - `failure`: what went wrong, RESOLVED as long as nothing did.
     - `certificate`: the upper bound of C (`DeepFlow.drive_bounds`) of the pair that left at the
       run's first exit of this kind, NaN without one.
+    - `shares`: of a module, as in `FixedLayerSides`.
     """
 
     codes: Int[Array, "H P"]
@@ -203,6 +204,7 @@ class LayerSides(eqx.Module):
     rests: Int[Array, "H P"]
     failure: Int[Array, ""]
     certificate: Float[Array, ""]
+    shares: Int[Array, " n"] | None = None
 
     @property
     def report(self) -> dict[str, Array]:
@@ -217,6 +219,7 @@ class FixedLayerSides(eqx.Module):
     gates: Float[Array, "H P"]
     slots: Int[Array, " m"]
     rests: Bool[Array, "H P"]  # RESTS in `LayerSides`
+    shares: Int[Array, " n"] | None  # the first pair at each one's kink, as layers below send now
 
     @property
     def has_drive_margin(self) -> Bool[Array, "H P"]:

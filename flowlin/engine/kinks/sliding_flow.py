@@ -15,6 +15,7 @@ from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks.sides import (
     RESTS,
     RIDGE,
+    SLIDING,
     FixedLayerSides,
     LayerSides,
     map_used_slots,
@@ -166,8 +167,8 @@ class AbstractSlidingFlow(eqx.Module):
 
     def fix_sides(self, sides: LayerSides) -> FixedLayerSides:
         """Return the sides as the vector field reads them."""
-        rests = sides.rests == RESTS
-        return FixedLayerSides(sides.codes, self.gates(sides.codes), sides.slots, rests)
+        gates, rests = self.gates(sides.codes), sides.rests == RESTS
+        return FixedLayerSides(sides.codes, gates, sides.slots, rests, sides.shares)
 
     def solve_slides(
         self,
@@ -205,7 +206,7 @@ class AbstractSlidingFlow(eqx.Module):
         velocity = self.velocity(parameters, at, self.decay)
         if frozen is not None and isinstance(self.network, ModelWithLoss):
             rates = self.preactivation_rates(parameters, at)
-            back = self._motion_back(parameters, at, frozen, rates)
+            back = self._motion_back(parameters, at, frozen.slots, rates)
             velocity = jax.tree.map(_add_beyond_rounding, velocity, back)
         return self.select_moving(velocity)
 
@@ -213,16 +214,16 @@ class AbstractSlidingFlow(eqx.Module):
         self,
         parameters: Parameters,
         at: PyTree,
-        frozen: FixedLayerSides,
+        slots: Int[Array, " m"],
         z: Float[Array, "H P"],
     ) -> Parameters:
-        r"""Return $-D \Phi^T u$ that takes away `z` of the sliding pairs, or a rate of it.
+        r"""Return $-D \Phi^T u$ that takes away `z` of the pairs in the slots, or a rate of it.
 
         Of a velocity it takes away what rounding has left. That is relative to the forces, and the
         pairs of an L1 loss hold forces that never end: over 1e6 units of time in float32 they would
         drift from their kinks. What is left after it is relative to the velocity.
         """
-        u = self.solve_slides(parameters, at, frozen.slots, z)
+        u = self.solve_slides(parameters, at, slots, z)
         still = jnp.zeros((self.task.outputs, self.task.samples), u.dtype)
         return self.velocity(parameters, self.backward_pass(parameters, at, still, u))
 
@@ -231,10 +232,21 @@ class AbstractSlidingFlow(eqx.Module):
     ) -> tuple[Parameters, Array]:
         """Move the sliding pairs back to their kinks by one Gauss-Newton step.
 
-        **Returns:** the parameters, and whether they moved.
+        And those at which a unit has died up to an error of its last step: else it would seem to
+        come on again where a layer below sends something for a while, and z comes back. A decay may
+        move such a z, and they are left where they are.
+
+        **Returns:** the parameters, and whether sliding pairs moved.
         """
         at = self.forward_pass(parameters, frozen.gates)
-        back = self._motion_back(parameters, at, frozen, jnp.concatenate(at.z))
+        z = jnp.concatenate(at.z)
+        rounding = 64 * jnp.finfo(z.dtype).eps * jnp.max(jnp.abs(z))
+        slides = (frozen.codes == SLIDING) & self.is_leader
+        rests = frozen.rests & (self.decay is None)
+        off = slides | (rests & (jnp.abs(z) > rounding))
+        off = jnp.where(jnp.sum(off) > frozen.slots.size, slides, off)
+        slots = slots_of(off.ravel(), frozen.slots.size)
+        back = self._motion_back(parameters, at, slots, z)
         moved = jnp.any(frozen.slots < frozen.codes.size)
         return jax.tree.map(jnp.add, parameters, self.select_moving(back)), moved
 
