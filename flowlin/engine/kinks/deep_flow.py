@@ -16,6 +16,7 @@ from flowlin._tools.arrays import Parameters, prepend_constant
 from flowlin.engine.kinks import unfed
 from flowlin.engine.kinks.sides import (
     OFF,
+    ON,
     SLIDING,
     FixedLayerSides,
     Hyperplanes,
@@ -139,12 +140,34 @@ class DeepFlow(AbstractSlidingFlow):
         """Return None: who shares a kink is told by a pass (`among_sharers`)."""
         del gates
 
+    def join_sharers(
+        self, codes: Int[Array, "H P"], pairs: Bool[Array, "H P"]
+    ) -> tuple[Bool[Array, "H P"], Callable[[Array], Array] | None]:
+        """Return the `pairs` at their kinks with all that share these, and what splits values so.
+
+        With biases: where all units below are off, or have just come to their kinks, z is the bias
+        alone. Without, None is said of who shares.
+        """
+        if not self.feeds_all:
+            return pairs, None
+        found, off, empty = [], [], jnp.zeros(self.task.samples, bool)
+        for own, at_kink in zip(self.split_layers(codes), self.split_layers(pairs), strict=True):
+            found.append(at_kink | (jnp.any(at_kink & empty, axis=1, keepdims=True) & empty))
+            off.append((own != ON) | found[-1])
+            empty = jnp.all(off[-1], axis=0) & (self.network.slope == 0)
+        gates = self.split_layers(self.gates(jnp.where(jnp.concatenate(off), OFF, ON)))
+        at = ForwardPass([], [self.task.x.T, *gates], gates)
+        return jnp.concatenate(found), self.among_sharers(at)
+
     def joint_drive(self, at: FullPass) -> Float[Array, "H P"]:
         """Return `kink_drive` of a pass, `among_sharers`."""
         return self.among_sharers(at)(self.kink_drive(at.drive))
 
     def among_sharers(self, at: ForwardPass) -> Callable[[Array], Array]:
-        """Return what splits values among the pairs that share a kink by what is sent to them."""
+        """Return what splits values among the pairs that share a kink by what is sent to them.
+
+        With biases that depends on the pass's gates alone.
+        """
         leads = [kinks.is_leader for kinks in self.kinks]
 
         def split(pairs: Array) -> Array:

@@ -52,6 +52,7 @@ from flowlin.engine.kinks.side_choice import (
     KinkEvent,
     SideChoice,
     UnfedAbove,
+    event_at,
     exit_ray,
     rates_with_push,
     rests_of,
@@ -166,12 +167,15 @@ class DeepSwitching(AbstractSwitching):
         """
         flow = self.flow
         near = flow.is_at_kink(parameters, widely=not flow.feeds_all)
+        at_kinks = near | fired | (sides.codes == SLIDING)
+        joined, share = flow.join_sharers(sides.codes, at_kinks)
+        near = near | (joined & flow.is_leader)
         rests, here = sides.rests == RESTS, near | fired  # fired: up to an error of the step
         turns, fired = fired & rests, fired & ~rests
         at, doubt = (sides, fired, near), jnp.zeros((), jnp.int8)
         if isinstance(flow, ModuleFlow):
             at = self._with_pairs_above(parameters, *at)
-        event = self._event_at(parameters, *at)
+        event = event_at(flow, parameters, *at, share)
         if isinstance(flow, ModuleFlow):
             new, doubt = self._check_by_descent(event, self._new_sides(event))
         elif flow.feeds_all:
@@ -205,16 +209,6 @@ class DeepSwitching(AbstractSwitching):
         reasons = jnp.where(turns, REVIVES, jnp.where(switches, reasons, 0))
         return new, reasons.astype(jnp.int8)
 
-    def _event_at(
-        self, parameters: Parameters, sides: LayerSides, fired: Array, near: Array
-    ) -> KinkEvent:
-        """Return the event of the pairs that `fired`, others being `near` their kinks."""
-        flow = self.flow
-        full, u = flow.pass_with_slides(parameters, flow.fix_sides(sides))
-        split = flow.among_sharers(full)
-        u, strength = split(u), split(flow.kink_drive(full.drive))
-        return KinkEvent(parameters, sides, full, u, strength, fired, near)
-
     def _with_pairs_above(
         self, parameters: Parameters, sides: LayerSides, fired: Array, near: Array
     ) -> tuple[LayerSides, Array, Array]:
@@ -238,7 +232,7 @@ class DeepSwitching(AbstractSwitching):
         fired, near = event.fired, event.at_kink
         strength, slides = event.strength, (sides.codes == SLIDING) & flow.is_leader
         left = jnp.where(2 * u > flow.slide_bound(strength), ON, OFF).astype(jnp.int8)
-        open_ = jnp.where(slides, ~fired, (fired | near) & (strength < 0)) & flow.is_leader
+        open_ = jnp.where(slides, ~fired, (fired | near) & (event.together < 0)) & flow.is_leader
         if silent is not None:
             left = jnp.where(silent.exit_ray > 0, ON, left)
             open_ = open_ | (

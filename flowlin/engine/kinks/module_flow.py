@@ -12,6 +12,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flowlin._tools.arrays import Parameters
+from flowlin.engine.kinks.probes import random_signs, root_mean_square
 from flowlin.engine.kinks.shared_kinks import first_with_same_values, mean_of_sharers
 from flowlin.engine.kinks.sides import (
     OFF,
@@ -35,7 +36,6 @@ from flowlin.training.loss import Loss
 from flowlin.training.loss_kinks import ModelWithLoss, join_loss
 from flowlin.training.objective import Decay, add_decay
 
-PROBES = 4  # random directions by which scales are estimated
 DEPENDENT = 1e4  # rounding errors of the least eigenvalue of gradients' cosines that count as zero
 
 
@@ -346,6 +346,16 @@ class ModuleFlow(AbstractSlidingFlow):
         margins = jnp.stack([jnp.where(slides, u, side), highest])
         return jnp.where(self.is_leader[None], margins, 1.0), bound
 
+    def join_sharers(
+        self, codes: Int[Array, "H P"], pairs: Bool[Array, "H P"]
+    ) -> tuple[Bool[Array, "H P"], Callable[[Array], Array] | None]:
+        """Return the `pairs` at their kinks with all that share these, and what splits values."""
+        first = self.first_of_sharers(self.gates(jnp.where(pairs, OFF, codes)))
+        if first is None:
+            return pairs, None
+        found = jax.ops.segment_max(jnp.ravel(pairs).astype(int), first, first.size)[first]
+        return (found > 0).reshape(pairs.shape), partial(mean_of_sharers, first, self.is_leader)
+
     def rest_unfed(self, parameters: Parameters, codes: Int[Array, "H P"]) -> Int[Array, "H P"]:
         """Return sides in which pairs without inputs are off where they would slide."""
         unfed = self._is_unfed(parameters, self.gates(codes))
@@ -472,7 +482,7 @@ class ModuleFlow(AbstractSlidingFlow):
             way = jax.tree.map(lambda size, s: size * s.astype(size.dtype), sizes, signs)
             return self._z_tangent(parameters, gates, way)
 
-        return _root_mean_square(jax.vmap(tangent)(_random_signs(parameters)))
+        return root_mean_square(jax.vmap(tangent)(random_signs(parameters)))
 
     def drive_scales(self, parameters: Parameters) -> Float[Array, "H 1"]:
         """Return each unit's largest scale of C, see the class; with all gates on."""
@@ -485,16 +495,5 @@ class ModuleFlow(AbstractSlidingFlow):
             return self.backward_pass(parameters, at, error, None).drive[0]
 
         shape = jnp.zeros((self.task.outputs, samples), gates.dtype)
-        scales = _root_mean_square(jax.vmap(drive)(_random_signs(shape)))
+        scales = root_mean_square(jax.vmap(drive)(random_signs(shape)))
         return lax.stop_gradient(jnp.max(scales, axis=1, keepdims=True))
-
-
-def _random_signs(tree: PyTree) -> PyTree:
-    """Return `PROBES` arrays of random signs for each array, always the same ones."""
-    rng = np.random.default_rng(0)
-    return jax.tree.map(lambda a: rng.choice(np.array([-1, 1], np.int8), (PROBES, *a.shape)), tree)
-
-
-def _root_mean_square(probes: Float[Array, "n H P"]) -> Float[Array, "H P"]:
-    """Return the root mean square over probes."""
-    return lax.stop_gradient(jnp.sqrt(jnp.mean(probes**2, axis=0)))

@@ -45,13 +45,13 @@ def first_with_same_values(
         values = jnp.ravel(rows)
         return group_by_value(values, jnp.ravel(jnp.concatenate(scales)), group), values == 0
 
-    draws, count = unrelated_numbers(parameters), jax.eval_shape(values_of, parameters).size
+    draws, count = independent_numbers(parameters), jax.eval_shape(values_of, parameters).size
     group, zero = lax.scan(split_groups, jnp.zeros(count, int), draws)
     first = jax.ops.segment_min(jnp.arange(count), group, count)
     return first[group], jnp.all(zero, axis=0)
 
 
-def unrelated_numbers(tree: PyTree) -> PyTree:
+def independent_numbers(tree: PyTree) -> PyTree:
     """Return zeros, and twice numbers between which there is no relation, for a tree's arrays.
 
     In arrays with an axis in front. The numbers are the cosines and sines of 1, 2, 3 and so on: no

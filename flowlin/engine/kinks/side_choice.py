@@ -1,5 +1,6 @@
 """State of a choice of sides in several layers: the event, the choice pass by pass, who rests."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -39,6 +40,7 @@ class KinkEvent(eqx.Module):
     full_pass: PyTree
     u: Float[Array, "H P"]  # of the sliding pairs, split among those that share a kink
     strength: Float[Array, "H P"]  # C of each kink, split alike
+    together: Float[Array, "H P"]  # the same, split among all that come to share it at the event
     fired: Bool[Array, "H P"]
     at_kink: Bool[Array, "H P"]  # |z| may be rounding
 
@@ -57,6 +59,25 @@ def rests_of(
         return jnp.where(near, rests, 0)
     still = (found != 0) & (near | (before != 0))
     return jnp.where(still, jnp.where(before == TURNED, before, rests), 0)
+
+
+def event_at(
+    flow: Any,
+    parameters: Parameters,
+    sides: LayerSides,
+    fired: Bool[Array, "H P"],
+    near: Bool[Array, "H P"],
+    share: Callable[[Array], Array] | None,
+) -> KinkEvent:
+    """Return the event of the pairs that `fired`, others being `near` their kinks.
+
+    `share` splits values among pairs that share a kink, with those at theirs off.
+    """
+    full, u = flow.pass_with_slides(parameters, flow.fix_sides(sides))
+    split, drive = flow.among_sharers(full), flow.kink_drive(full.drive)
+    u, strength = split(u), split(drive)
+    together = strength if share is None else share(drive)
+    return KinkEvent(parameters, sides, full, u, strength, together, fired, near)
 
 
 def exit_ray(flow: Any, event: KinkEvent, fired: Bool[Array, "H P"]) -> Float[Array, "H P"]:
