@@ -150,11 +150,11 @@ class DeepFlow(AbstractSlidingFlow):
         """
         if not self.feeds_all:
             return pairs, None
-        found, off, empty = [], [], jnp.zeros(self.task.samples, bool)
+        found, off, empty = [], [], jnp.zeros((1, self.task.samples), bool)
         for own, at_kink in zip(self.split_layers(codes), self.split_layers(pairs), strict=True):
             found.append(at_kink | (jnp.any(at_kink & empty, axis=1, keepdims=True) & empty))
             off.append((own != ON) | found[-1])
-            empty = jnp.all(off[-1], axis=0) & (self.network.slope == 0)
+            empty = jnp.all(off[-1], axis=0, keepdims=True) & (self.network.slope == 0)
         gates = self.split_layers(self.gates(jnp.where(jnp.concatenate(off), OFF, ON)))
         at = ForwardPass([], [self.task.x.T, *gates], gates)
         return jnp.concatenate(found), self.among_sharers(at)
