@@ -1,5 +1,6 @@
 """Kinks that samples of a module share, always or for as long as layers below send the same."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import jax
@@ -52,17 +53,19 @@ def first_with_same_values(
 
 
 def independent_numbers(tree: PyTree) -> PyTree:
-    """Return zeros, and twice numbers between which there is no relation, for a tree's arrays.
+    """Return zeros, and three times numbers without a relation to each other, for a tree's arrays.
 
-    In arrays with an axis in front. The numbers are the cosines and sines of 1, 2, 3 and so on: no
-    sum of integer multiples of either is zero, by the theorem of Lindemann and Weierstrass.
+    In arrays with an axis in front. The numbers are the cosines and sines of 1, 2, 3, ..., and the
+    cosines of these times the root of 2: no sum of integer multiples of either is zero, by the
+    theorem of Lindemann and Weierstrass. In float32 two values of one draw may be near by chance.
     """
     leaves, structure = jax.tree.flatten(tree)
     ends = np.cumsum([leaf.size for leaf in leaves])
     angle = 1 + jnp.arange(ends[-1], dtype=leaves[0].dtype)
-    numbers = jnp.stack([jnp.zeros_like(angle), jnp.cos(angle), jnp.sin(angle)])
+    draws = jnp.cos(angle), jnp.sin(angle), jnp.cos(math.sqrt(2) * angle)
+    numbers = jnp.stack([jnp.zeros_like(angle), *draws])
     parts = jnp.split(numbers, ends[:-1].tolist(), axis=1)
-    shaped = [p.reshape(3, *a.shape).astype(a.dtype) for p, a in zip(parts, leaves, strict=True)]
+    shaped = [p.reshape(4, *a.shape).astype(a.dtype) for p, a in zip(parts, leaves, strict=True)]
     return jax.tree.unflatten(structure, shaped)
 
 
