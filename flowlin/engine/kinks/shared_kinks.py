@@ -6,23 +6,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
-
-
-def group_by_value(
-    values: Float[Array, " n"], sizes: Float[Array, " n"], before: Int[Array, " n"]
-) -> Int[Array, " n"]:
-    """Number groups of equal values within the groups that there were before.
-
-    Equal are values within 64 ulps of their `sizes`; what is NaN is equal to nothing.
-    """
-    rounding = 64 * jnp.finfo(values.dtype).eps * sizes
-    order = jnp.lexsort((values, before))
-    same = jnp.diff(values[order]) <= rounding[order][1:]
-    apart = ~same | (jnp.diff(before[order]) != 0)
-    number = jnp.concatenate([jnp.zeros(1, int), jnp.cumsum(apart)])
-    return jnp.zeros_like(before).at[order].set(number)
 
 
 def first_with_same_values(
@@ -31,25 +15,28 @@ def first_with_same_values(
     """Return for each value of some parameters the first one that is the same whatever they are.
 
     It is told at parameters between which there is no relation, and at zero, which leaves the
-    constants: as 1 - w x and 2 - w x are told apart where x is large.
+    constants: as 1 - w x and 2 - w x are told apart where x is large. The same are values within 64
+    ulps of the largest of their part, in all draws; what is NaN is the same as nothing.
 
-    **Arguments:** `values_of` returns rows of values, in parts of these `sizes`, whose rounding
-    is their own; `parameters` have the shapes.
+    One sort brings the same ones side by side. Where in float32 others come between them by chance,
+    they count as different.
+
+    **Arguments:** `values_of` returns rows of values, in parts of these `sizes`; `parameters` have
+    the shapes.
 
     **Returns:** numbers of the flattened values, and which of these are always zero.
     """
-    ends = np.cumsum(sizes)[:-1].tolist()
-
-    def split_groups(group: Array, draw: PyTree) -> tuple[Array, Array]:
-        rows = values_of(draw)
-        scales = [jnp.full_like(one, jnp.max(one)) for one in jnp.split(jnp.abs(rows), ends)]
-        values = jnp.ravel(rows)
-        return group_by_value(values, jnp.ravel(jnp.concatenate(scales)), group), values == 0
-
-    draws, count = independent_numbers(parameters), jax.eval_shape(values_of, parameters).size
-    group, zero = lax.scan(split_groups, jnp.zeros(count, int), draws)
-    first = jax.ops.segment_min(jnp.arange(count), group, count)
-    return first[group], jnp.all(zero, axis=0)
+    rows = jax.vmap(values_of)(independent_numbers(parameters))
+    parts = jnp.split(jnp.abs(rows), np.cumsum(sizes)[:-1].tolist(), axis=1)
+    largest = [jnp.full_like(one, jnp.max(one, axis=(1, 2), keepdims=True)) for one in parts]
+    values, size = (a.reshape(len(rows), -1) for a in (rows, jnp.concatenate(largest, axis=1)))
+    order = jnp.argsort(values[1])
+    rounding = 64 * jnp.finfo(values.dtype).eps * size[:, order[1:]]
+    same = jnp.all(jnp.abs(jnp.diff(values[:, order])) <= rounding, axis=0)
+    number = jnp.concatenate([jnp.zeros(1, int), jnp.cumsum(~same)])
+    group = jnp.zeros_like(number).at[order].set(number)
+    first = jax.ops.segment_min(jnp.arange(group.size), group, group.size)
+    return first[group], jnp.all(values == 0, axis=0)
 
 
 def independent_numbers(tree: PyTree) -> PyTree:
