@@ -15,7 +15,7 @@ Per module:
 - drift: the largest change of |w|^2 + b^2 - |a|^2 of a channel between 65 saved times, over the
   largest |w|^2 + b^2 + |a|^2: of the weights w and bias b that a channel receives with and the
   weights a that it sends with, wherever only ReLUs, maxima and pooling lie between (Du, Hu and Lee,
-  2018, Theorem 2.1; of convolutions, Theorem 2.3).
+  2018: gradient flow conserves it; of a channel the weights at all its places count once).
 - rises: runs in which the loss rises between 65 saved times by more than 1e-12 of its start.
 - smooth: the median distance of `SmoothKinks(1e-3)` and `(1e-4)` from the walk at t1.
 - compile: seconds of the first run, less those of the second; and milliseconds per event of the
@@ -38,9 +38,8 @@ import numpy as np
 import flowlin as fl
 
 END, RTOL, SAMPLES = 8.0, 1e-9, 6
-Balance = tuple[
-    list[jax.Array | None], list[jax.Array | None]
-]  # received and sent with, channels in front
+# What channels receive with and what they send with, channels in front.
+Balance = tuple[list[jax.Array | None], list[jax.Array | None]]
 RATES = (1e-3, 2.5e-4, 6.25e-5, 1.5625e-5)
 
 

@@ -137,7 +137,7 @@ class DeepFlow(AbstractSlidingFlow):
         )
 
     def first_of_sharers(self, gates: Float[Array, "H P"]) -> None:
-        """Return None: who shares a kink is told by a pass (`among_sharers`)."""
+        """Return None: who shares a kink is told by a pass (`splitter`)."""
         del gates
 
     def join_sharers(
@@ -157,13 +157,13 @@ class DeepFlow(AbstractSlidingFlow):
             empty = jnp.all(off[-1], axis=0, keepdims=True) & (self.network.slope == 0)
         gates = self.split_layers(self.gates(jnp.where(jnp.concatenate(off), OFF, ON)))
         at = ForwardPass([], [self.task.x.T, *gates], gates)
-        return jnp.concatenate(found), self.among_sharers(at)
+        return jnp.concatenate(found), self.splitter(at)
 
     def joint_drive(self, at: FullPass) -> Float[Array, "H P"]:
-        """Return `kink_drive` of a pass, `among_sharers`."""
-        return self.among_sharers(at)(self.kink_drive(at.drive))
+        """Return `kink_drive` of a pass, split by `splitter`."""
+        return self.splitter(at)(self.kink_drive(at.drive))
 
-    def among_sharers(self, at: ForwardPass) -> Callable[[Array], Array]:
+    def splitter(self, at: ForwardPass) -> Callable[[Array], Array]:
         """Return what splits values among the pairs that share a kink by what is sent to them.
 
         With biases that depends on the pass's gates alone.
@@ -172,8 +172,8 @@ class DeepFlow(AbstractSlidingFlow):
 
         def split(pairs: Array) -> Array:
             own = self.split_layers(pairs)
-            split = unfed.among_sharers(self.network, at.gates, at.h[1:-1], leads, own)
-            return jnp.concatenate(split)
+            parts = unfed.among_sharers(self.network, at.gates, at.h[1:-1], leads, own)
+            return jnp.concatenate(parts)
 
         return split
 
@@ -300,7 +300,7 @@ class DeepFlow(AbstractSlidingFlow):
             low, high = plus @ least + minus @ most, plus @ most + minus @ least
             reach = [(low, high), *reach]
         bounds = [self.kink_drive([one[end] for one in reach]) for end in (0, 1)]
-        low, high = map(self.among_sharers(at), bounds)
+        low, high = map(self.splitter(at), bounds)
         return low, high
 
     def is_unfed(self, codes: Int[Array, "H P"]) -> Bool[Array, "H P"]:
@@ -376,7 +376,7 @@ class DeepFlow(AbstractSlidingFlow):
         z, slides = jnp.concatenate(at.z), frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -z, z)
         bound = self.slide_bound(self.joint_drive(at))
-        u = self.among_sharers(at)(u)
+        u = self.splitter(at)(u)
         highest = bound - u
         if not self.feeds_all:
             highest = jnp.minimum(highest, self.joint_exit(parameters, frozen.codes, at, u)[0])

@@ -232,7 +232,10 @@ class DeepSwitching(AbstractSwitching):
         fired, near = event.fired, event.at_kink
         strength, slides = event.strength, (sides.codes == SLIDING) & flow.is_leader
         left = jnp.where(2 * u > flow.slide_bound(strength), ON, OFF).astype(jnp.int8)
-        open_ = jnp.where(slides, ~fired, (fired | near) & (event.together < 0)) & flow.is_leader
+        open_ = (
+            jnp.where(slides, ~fired, (fired | near) & (event.strength_if_joined < 0))
+            & flow.is_leader
+        )
         if silent is not None:
             left = jnp.where(silent.exit_ray > 0, ON, left)
             open_ = open_ | (
@@ -432,7 +435,7 @@ class DeepSwitching(AbstractSwitching):
         slides = there & (side == SLIDING)
         both = slides[:, None] & slides[None]
         u = solve_gram(jnp.where(both, gram, 0.0), jnp.where(slides, q, 0.0))
-        split = flow.among_sharers(free)
+        split = flow.splitter(free)
         pressed = split(write_slots(u, chosen, codes.shape))
         at = flow.backward_pass(parameters, free, free.output_error, pressed)
         u, bounds = read_slots(pressed, chosen), flow.slide_bound(split(flow.kink_drive(at.drive)))
@@ -478,6 +481,7 @@ class DeepSwitching(AbstractSwitching):
         return jnp.all(margin > -self.flow.margin_tolerances(parameters, frozen))
 
     def _with_sharers(self, sides: LayerSides) -> LayerSides:
+        """Return sides that know which pairs share a kink at them."""
         first = self.flow.first_of_sharers(self.flow.gates(sides.codes))
         return replace_fields(sides, shares=first)
 

@@ -172,10 +172,10 @@ class ModuleFlow(AbstractSlidingFlow):
         return jnp.zeros_like(flat).at[self.leader].add(flat).reshape(drive[0].shape)
 
     def joint_drive(self, at: FullModulePass) -> Float[Array, "H P"]:
-        """Return `kink_drive` of a pass, `among_sharers`."""
-        return self.among_sharers(at)(self.kink_drive(at.drive))
+        """Return `kink_drive` of a pass, split by `splitter`."""
+        return self.splitter(at)(self.kink_drive(at.drive))
 
-    def among_sharers(self, at: ModulePass) -> Callable[[Array], Array]:
+    def splitter(self, at: ModulePass) -> Callable[[Array], Array]:
         """Return what takes the mean of leaders' values among those that share a kink for now."""
         return partial(mean_of_sharers, self.first_of_sharers(at.gates), self.is_leader)
 

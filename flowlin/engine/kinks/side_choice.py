@@ -40,7 +40,9 @@ class KinkEvent(eqx.Module):
     full_pass: PyTree
     u: Float[Array, "H P"]  # of the sliding pairs, split among those that share a kink
     strength: Float[Array, "H P"]  # C of each kink, split alike
-    together: Float[Array, "H P"]  # the same, split among all that come to share it at the event
+    strength_if_joined: Float[
+        Array, "H P"
+    ]  # the same, split among all that come to share it at the event
     fired: Bool[Array, "H P"]
     at_kink: Bool[Array, "H P"]  # |z| may be rounding
 
@@ -74,10 +76,10 @@ def event_at(
     `share` splits values among pairs that share a kink, with those at theirs off.
     """
     full, u = flow.pass_with_slides(parameters, flow.fix_sides(sides))
-    split, drive = flow.among_sharers(full), flow.kink_drive(full.drive)
+    split, drive = flow.splitter(full), flow.kink_drive(full.drive)
     u, strength = split(u), split(drive)
-    together = strength if share is None else share(drive)
-    return KinkEvent(parameters, sides, full, u, strength, together, fired, near)
+    joined = strength if share is None else share(drive)
+    return KinkEvent(parameters, sides, full, u, strength, joined, fired, near)
 
 
 def exit_ray(flow: Any, event: KinkEvent, fired: Bool[Array, "H P"]) -> Float[Array, "H P"]:
