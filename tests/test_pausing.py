@@ -529,7 +529,7 @@ def test_what_cannot_be_extended_says_why(make, options, message):
 # those of modules know which pairs share a kink for now.
 STATES = {1: "144134e98c0a", 2: "737e77c594bd", 3: "5fffa78eaeda", 4: "3634ab20f183"}
 STATES |= {5: STATES[4], 6: "e567b404f586"}
-STATES |= {7: STATES[6]}
+STATES |= {7: STATES[6], 8: STATES[6]}
 
 
 def states(path):
@@ -558,6 +558,6 @@ def test_the_format_of_a_state_changes_with_it(tmp_path):
 
 def test_a_checkpoint_with_another_state_is_refused(tmp_path, monkeypatch):
     run(checkpoint=tmp_path / "run")
-    monkeypatch.setattr(fl.runs.checkpoint, "STATE_FORMAT", 8)
-    with pytest.raises(ValueError, match=r"another state .* \(format 7, not 8\); finish the run"):
+    monkeypatch.setattr(fl.runs.checkpoint, "STATE_FORMAT", 9)
+    with pytest.raises(ValueError, match=r"another state .* \(format 8, not 9\); finish the run"):
         run(checkpoint=tmp_path / "run")

@@ -229,7 +229,7 @@ class Recorder(Wrapped[RecorderState]):
         def state_by_step(end: Array) -> Parameters:
             # The first stage is the same.
             velocity = jax.tree.map(lambda k: k[0] / (t1 - t0).astype(k.dtype), dense["k"])
-            return Explicit(solver).step_from(velocity, terms, t0, end, y0, args)[0]
+            return Explicit(solver).step_from(velocity, None, terms, t0, end, y0, args)[1][0]
 
         return state_by_step
 

@@ -326,10 +326,12 @@ class ExactKinks(AbstractKinks):
 
     **Arguments:**
 
-    - `slots`: for how many pairs of one unit that slide at once there is room at first, or in a
-      network of several hidden layers for a quarter of all. A run that needs more goes on with
-      twice as many, compiled anew; `flow.stats["slots"]` says with how many it ended. Under `jit`
-      and `vmap` it stops with `RESULTS.slide_overflow`.
+    - `slots`: for how many pairs of one unit that slide at once there is room at first. With
+      several hidden layers, and in modules, there is room for four times as many of all; or for as
+      many, where there are at most ten times as many pairs and none starts at its kink (under `jit`
+      and `vmap` one may). A run that needs more goes on with twice as many slots, compiled anew;
+      `flow.stats["slots"]` says with how many it ended. Under `jit` and `vmap` it stops with
+      `RESULTS.slide_overflow`.
     - `revive`: True for the limit of smooth gates in place of descent's, where a kink turns to
       repel the dead unit that rests on it: the unit comes on where the integral of its C since it
       died is back at zero. For `fl.ReLUNetwork` with one hidden layer. A unit that dies at

@@ -44,7 +44,10 @@ def choose_switching(
     """Choose the rule, and with it the flow, by the kind of a network and its hidden layers."""
     network = problem.network
     what = problem.task, problem.loss, problem.time_constants, problem.decay
-    room = min(4 * slots, pair_count(problem))
+    pairs = pair_count(problem)
+    # A tenth of the pairs slides at once, but from a start at kinks, or one that is not known.
+    few = pairs <= 10 * slots and not starts_at_kink
+    room = min(slots if few else 4 * slots, pairs)
     if isinstance(network, ForeignModel) or walks_through_loss(problem):
         return DeepSwitching(ModuleFlow(network, *what), room, starts_at_kink)
     assert isinstance(network, ReLUNetwork)

@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, PyTree
 from numpy.polynomial import chebyshev
 
-from flowlin._tools.arrays import Parameters, with_axes
+from flowlin._tools.arrays import Parameters, replace_fields, with_axes
 from flowlin._tools.numerics import dtype_rounding
 from flowlin._tools.series import bracket_root
 from flowlin.engine.kinks.sides import SLIDING, Approach, Piece
@@ -20,6 +20,31 @@ from flowlin.engine.solvers.wrapped import Explicit
 CONVERGED = 100.0
 FEWEST_POINTS = 6  # points per step at least, both ends included, that margins are interpolated at
 STEP_GRID = np.linspace(0.0, 1.0, 11)  # fractions of a step at which signs and slopes are compared
+
+
+class _FirstEvent(eqx.Module):
+    """The first event that a step passes; without one, nothing fires and all of the step is taken.
+
+    - `passed`: whether there is one.
+    - `low`, `high`: fractions of the step that bracket it.
+    - `margin`: whose margin ends, (2, H, P), one of all; `slack` was added to it, and it falls by
+      `slope` per step.
+    - `fired`: the pair of that margin, and those at their kinks with it.
+    - `scale`: by what a margin that ends there may be off.
+    - `approach`: as in `Piece`.
+    - `error`: of the step that passes it.
+    """
+
+    passed: Bool[Array, ""]
+    low: Float[Array, ""]
+    high: Float[Array, ""]
+    margin: Bool[Array, "2 H P"]
+    slack: Float[Array, ""]
+    slope: Float[Array, ""]
+    fired: Bool[Array, "H P"]
+    scale: Float[Array, ""]
+    approach: Approach
+    error: Parameters
 
 
 def step_to_event(
@@ -44,53 +69,117 @@ def step_to_event(
     the flow, with the slope of the dense output: it is small, and so is what that slope is off by.
     The correction also carries the derivative of the event's time, with the slope of the flow.
     """
-    # The first stage is the same for the step to t1 and for the one to the event.
-    velocity, found = solver.step_with_first(terms, t, t1, y, frozen, inner, made_jump)
-    y1, error, dense, last = found
-    path = solver.interpolation_cls(t0=t, t1=t1, **dense)
-    tolerance = flow.margin_tolerances(y, frozen)
-    both = jnp.stack([tolerance, _drive_tolerance(flow, frozen, y, tolerance, rtol)])
-    curve, slack, bounds = _margin_curve(flow, frozen, path, (t, t1), both, solver.order(terms))
-    grid = curve.on_grid()
-    falls, *bracket = curve.first_fall(*grid)
+    velocity, outdated = solver.first_stage(terms, t, y, frozen, inner, made_jump)
+    length = lax.stop_gradient(t1 - t)
 
-    def to_event():
-        low, high, first, tied = _first_margin_event(curve, bracket, slack <= 0, tolerance)
-        length = lax.stop_gradient(t1 - t)
-        target = lax.stop_gradient(t) + high * length
-        ye, error_e, dense_e, last_e = solver.step_from(velocity, terms, t, target, y, frozen)
-        there = terms.vf(target, ye, frozen) if inner is None else last_e
-        slope = curve.slope_of(first, high) / length.astype(slack.dtype)
-        late, ye, spread, per_error = _move_onto_kink(
-            flow, frozen, ye, there, error_e, first, slack, high * length, slope
+    def time_of(event: _FirstEvent) -> Array:
+        return lax.stop_gradient(t) + event.high * length
+
+    # Both are traced once, here for their shapes.
+    @jax.jit
+    def step_until(velocity: Parameters, outdated: Any, end: Array) -> Any:
+        return solver.step_from(velocity, outdated, terms, t, end, y, frozen)
+
+    @jax.jit
+    def find_event(dense: PyTree, error: Parameters) -> _FirstEvent:
+        path = solver.interpolation_cls(t0=t, t1=t1, **dense)
+        order = solver.order(terms)
+        return _first_event(flow, frozen, path, (t, t1), y, error, before, rtol, order)
+
+    def try_step(tried: Any, is_first: Array) -> tuple[Any, None]:
+        def take_step() -> Any:
+            (velocity, _), event = tried
+            unknown = None if outdated is None else outdated & is_first
+            found = step_until(velocity, unknown, jnp.where(is_first, t1, time_of(event)))
+            (_, error, dense, _) = found[1]
+            return found, lax.cond(is_first, lambda: find_event(dense, error), lambda: event)
+
+        return lax.cond(is_first | tried[1].passed, take_step, lambda: tried), None
+
+    def empty(velocity: Parameters) -> Any:
+        found = step_until(velocity, outdated, t1)
+        return found, find_event(found[1][2], found[1][1])
+
+    # A loop, in which the step to t1 and the one to the event are compiled once.
+    (_, found), event = jax.tree.map(
+        lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(empty, velocity)
+    )
+    tried = (velocity, found), event
+    ((_, found), event), _ = lax.scan(try_step, tried, jnp.asarray([True, False]))
+    y1, error, dense, last = found
+
+    def onto_kink():
+        end = time_of(event)
+        there = terms.vf(end, y1, frozen) if inner is None else last
+        late, moved, spread, per_error = _move_onto_kink(
+            flow, frozen, y1, there, error, event, length
         )
-        fired = jnp.any(first | tied, axis=0)
-        spreads = (high - low) * length + spread, per_error.astype(t.dtype)
-        return target + late, ye, dense_e, last_e, fired, *spreads, high
+        spreads = (event.high - event.low) * length + spread, per_error.astype(t.dtype)
+        return end + late, moved, *spreads
 
     def to_end():
-        none, zero = jnp.zeros(frozen.codes.shape, bool), jnp.zeros_like(t)
-        whole = jnp.ones((), curve.coefficients.dtype)
-        return t1 + zero, y1, dense, last, none, zero, zero, whole
+        zero = jnp.zeros_like(t)
+        return t1 + zero, y1, zero, zero
 
-    end, y1, dense, last, fired, uncertainty, per_error, reached = lax.cond(falls, to_event, to_end)
+    end, y1, uncertainty, per_error = lax.cond(event.passed, onto_kink, to_end)
     y1, moved = flow.project_to_kinks(y1, frozen)
-    scales, may_graze = _error_scales(flow, frozen, y, bounds, rtol)
-    shift = per_error * jnp.max(jnp.where(fired, rtol * scales, 0.0)).astype(t.dtype)
-    approach = _approach_after(before, grid, reached, may_graze, tolerance, fired)
     return Piece(
         start=t,
         end=end,
         y1=y1,
-        error=error,
+        error=event.error,
         dense=dense,
         inner=solver.state(inner, last),
-        fired=fired,
-        jump=jnp.any(fired) | moved,
+        fired=event.fired,
+        jump=jnp.any(event.fired) | moved,
         uncertainty=lax.stop_gradient(uncertainty),
-        shift=lax.stop_gradient(shift),
-        approach=lax.stop_gradient(approach),
+        shift=lax.stop_gradient(per_error * event.scale.astype(t.dtype)),
+        approach=event.approach,
     )
+
+
+def _first_event(
+    flow: Any,
+    frozen: Any,
+    path: Any,
+    ends: tuple[Array, Array],
+    y: Parameters,
+    error: Parameters,
+    before: Approach,
+    rtol: Any,
+    order: Any,
+) -> _FirstEvent:
+    """Find the first event on the dense output `path` of a step between the times `ends`."""
+    tolerance = flow.margin_tolerances(y, frozen)
+    both = jnp.stack([tolerance, _drive_tolerance(flow, frozen, y, tolerance, rtol)])
+    curve, slack, bounds = _margin_curve(flow, frozen, path, ends, both, order)
+    grid = curve.on_grid()
+    passed, *bracket = curve.first_fall(*grid)
+
+    def locate():
+        low, high, margin, tied = _first_margin_event(curve, bracket, slack <= 0, tolerance)
+        return low, high, margin, jnp.any(margin | tied, axis=0), curve.slope_of(margin, high)
+
+    def without_event():
+        whole, none = jnp.ones((), slack.dtype), jnp.zeros(slack.shape, bool)
+        return whole, whole, none, none[0], -whole
+
+    low, high, margin, fired, slope = lax.cond(passed, locate, without_event)
+    scales, may_graze = _error_scales(flow, frozen, y, bounds, rtol)
+    approach = _approach_after(before, grid, high, may_graze, tolerance, fired)
+    event = _FirstEvent(
+        passed=passed,
+        low=low,
+        high=high,
+        margin=margin,
+        slack=jnp.sum(jnp.where(margin, slack, 0.0)),
+        slope=slope,
+        fired=fired,
+        scale=jnp.max(jnp.where(fired, rtol * scales, 0.0)),
+        approach=approach,
+        error=jax.tree.map(jnp.zeros_like, error),
+    )
+    return replace_fields(lax.stop_gradient(event), error=error)
 
 
 def _error_scales(
@@ -348,31 +437,35 @@ def _event_tolerance(margins: Array, tolerance: Array) -> Array:
 
 
 def _move_onto_kink(
-    flow, frozen, y, velocity, error, first, slack, length, slope
+    flow, frozen, y, velocity, error, event: _FirstEvent, length: Array
 ) -> tuple[Array, Parameters, Array, Array]:
-    """Take Newton's step along the flow onto the kink of the pair `first`, by its margin's `slope`.
+    """Take Newton's step along the flow onto the kink of an event's pair, by its margin's slope.
+
+    `length` is that of the step on which the event was found.
 
     **Returns:** the change of time, the state there, the uncertainty of the time, and by how much
     an error of one in the margin moves it.
     """
-    known = lax.stop_gradient((flow, frozen, first, slack))
-    still, error, slope = lax.stop_gradient((y, error, slope))
+    what = flow, frozen, event.margin, event.slack
+    known, still, error = lax.stop_gradient((what, y, error))
     beside = jax.tree.map(lambda a, e: jnp.stack([a, a + e]), still, error)
     # One at a time: batches of Cholesky factors may wait for each other (`batches_margins`).
     value, moved = lax.map(lambda at: _first_margin(*known, at), beside)
+    slope = event.slope / length.astype(event.slope.dtype)
     slope = jnp.where(slope < 0, slope, -jnp.inf)
     # Clipped, since at a tangential event the slope is near zero and Newton's step far too long.
-    shift = jnp.clip(-value / slope, -1e-2 * length, 1e-2 * length)
-    shift = shift + _no_delay(flow, frozen, first, slack, y, lax.stop_gradient(velocity))
+    most = 1e-2 * (event.high * length)
+    shift = jnp.clip(-value / slope, -most, most)
+    shift = shift + _no_delay(*what, y, lax.stop_gradient(velocity))
     y = jax.tree.map(lambda a, v: a + shift * v, y, velocity)
     # A kink that had to turn by more than its error has turned some time before.
-    waited = jnp.sum(jnp.where(first & frozen.rests[None], slack, 0.0))
+    waited = jnp.where(jnp.any(event.margin & frozen.rests[None]), event.slack, 0.0)
     return shift, y, (jnp.abs(moved - value) + waited) / jnp.abs(slope), jnp.abs(1 / slope)
 
 
 def _first_margin(flow, frozen, first, slack, y) -> Array:
     """Return the margin of the pair `first`, with its slack."""
-    return jnp.sum(jnp.where(first, flow.margins(y, frozen) + slack, 0.0))
+    return jnp.sum(jnp.where(first, flow.margins(y, frozen), 0.0)) + slack
 
 
 @eqx.filter_custom_jvp

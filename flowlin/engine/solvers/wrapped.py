@@ -81,8 +81,7 @@ class Explicit(Wrapped[PyTree]):
     """The same steps as those of the wrapped explicit Runge-Kutta solver.
 
     diffrax's loop over the stages brings a derivative of its own, in which a stage is traced and
-    compiled many times; a plain scan holds it once. `step_from` leaves out the first stage, which
-    steps from one point share.
+    compiled many times; a plain scan holds it once. Steps from one point share their first stage.
     """
 
     solver: diffrax.AbstractERK
@@ -93,37 +92,34 @@ class Explicit(Wrapped[PyTree]):
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step, with the inner solver's error, dense output and state."""
-        _, found = self.step_with_first(terms, t0, t1, y0, args, solver_state, made_jump)
-        y1, error, dense, last = found
+        first = self.first_stage(terms, t0, y0, args, solver_state, made_jump)
+        _, (y1, error, dense, last) = self.step_from(*first, terms, t0, t1, y0, args)
         return y1, error, dense, self.state(solver_state, last), diffrax.RESULTS.successful
 
-    def step_with_first(
-        self, terms, t0, t1, y0, args, solver_state, made_jump
-    ) -> tuple[PyTree, tuple[PyTree, PyTree, PyTree, PyTree]]:
-        """The first stage, for `step_from`, and one step from it, as `step_from` returns it.
+    def first_stage(
+        self, terms, t0, y0, args, solver_state, made_jump
+    ) -> tuple[PyTree, Array | None]:
+        """The velocity at the start as far as it is known, and whether it is outdated, or None.
 
-        The first stage can be the last one of the step before unless it jumped. It is one more turn
-        of the loop over stages, so that the vector field is compiled once for all of them.
+        The first stage can be the last one of the step before unless it jumped.
         """
         if solver_state is None:
-            velocity = terms.vf(t0, y0, args)
-            return velocity, self.step_from(velocity, terms, t0, t1, y0, args)
+            return terms.vf(t0, y0, args), None
         unknown, known = solver_state
-        return self._run_stages(known, unknown | made_jump, terms, t0, t1, y0, args)
+        return known, unknown | made_jump
 
     @staticmethod
     def state(before: PyTree, last: PyTree) -> PyTree:
         """The state after a step with this last stage."""
         return None if before is None else (jnp.asarray(False), last)
 
-    def step_from(self, velocity: PyTree, terms, t0, t1, y0, args):
-        """One step from a known velocity; its last stage in place of the state."""
-        return self._run_stages(velocity, None, terms, t0, t1, y0, args)[1]
+    def step_from(
+        self, velocity: PyTree, outdated: Array | None, terms, t0, t1, y0, args
+    ) -> tuple[PyTree, tuple[PyTree, PyTree, PyTree, PyTree]]:
+        """The first stage, and the step from it: its end, error, dense output and last stage.
 
-    def _run_stages(self, velocity: PyTree, outdated: Array | None, terms, t0, t1, y0, args):
-        """The first stage and the step from it, as `step_with_first`.
-
-        The first stage is this velocity, unless that is `outdated` (None: it never is).
+        The first stage is this velocity, unless that is `outdated` (None: it never is). Then it is
+        one more turn of the loop over stages, so that the vector field is compiled once for all.
         """
         tableau: Any = self.solver.tableau
         control = terms.contr(t0, t1)
