@@ -20,11 +20,11 @@ import scipy.integrate
 import flowlin as fl
 from flowlin._tools.arrays import first_true_indices
 from flowlin.engine.kinks.kink_policies import choose_kinks
+from flowlin.engine.kinks.margin_curve import MarginCurve, chebyshev_points
 from flowlin.engine.kinks.one_layer import OneLayerFlow
 from flowlin.engine.kinks.one_layer_switching import may_start_on_either_side
 from flowlin.engine.kinks.sides import Hyperplanes, minimise_in_box
 from flowlin.engine.kinks.walk import StepPieces
-from flowlin.engine.kinks.walk_piece import _chebyshev_points, _MarginCurve
 from flowlin.engine.run import Limits
 from flowlin.events.path import STEP_PARTS, StepPath
 from flowlin.runs.flow_failure import flow_failure
@@ -342,8 +342,8 @@ def margins(at):
 # Five and eight hidden layers.
 @pytest.mark.parametrize("count", [30, pytest.param(65, marks=pytest.mark.slow)])
 def test_polynomials_of_high_degree_keep_their_digits(count):
-    points = _chebyshev_points(count)
-    curve = _MarginCurve.through_points(points, jnp.asarray(margins(points)))
+    points = chebyshev_points(count)
+    curve = MarginCurve.through_points(points, jnp.asarray(margins(points)))
     for at in (0.0, 0.1234, 0.5, 0.97, 1.0):
         np.testing.assert_allclose(curve(jnp.asarray(at)), margins(at), atol=1e-12)
     found, before, after = curve.first_fall(*curve.on_grid())
@@ -354,10 +354,10 @@ def test_polynomials_of_high_degree_keep_their_digits(count):
 
 
 def test_a_dip_between_grid_points_is_found_and_a_miss_is_not():
-    points = _chebyshev_points(9)
+    points = chebyshev_points(9)
     for deep, found in ((1e-4, True), (-1e-4, False)):  # the bottom, at .537, lies so far below
         values = 20 * (points - 0.537) ** 2 - deep
-        curve = _MarginCurve.through_points(
+        curve = MarginCurve.through_points(
             points, jnp.asarray(values[:, None, None, None] + np.zeros((2, 1, 1)))
         )
         fell, before, after = curve.first_fall(*curve.on_grid())

@@ -113,6 +113,16 @@ class Explicit(Wrapped[PyTree]):
         """The state after a step with this last stage."""
         return None if before is None else (jnp.asarray(False), last)
 
+    def step_not_taken(
+        self, velocity: PyTree, terms, t0, t1, y0
+    ) -> tuple[PyTree, PyTree, PyTree, PyTree]:
+        """What a step has, of one that is not taken: it stays where it is."""
+        tableau: Any = self.solver.tableau
+        first, count = terms.prod(velocity, terms.contr(t0, t1)), len(tableau.b_sol)
+        ks = jax.tree.map(lambda k: jnp.zeros((count, *k.shape), k.dtype), first)
+        still = jax.tree.map(jnp.zeros_like, first)
+        return y0, still, {"y0": y0, "y1": y0, "k": ks}, velocity
+
     def step_from(
         self, velocity: PyTree, outdated: Array | None, terms, t0, t1, y0, args
     ) -> tuple[PyTree, tuple[PyTree, PyTree, PyTree, PyTree]]:
@@ -151,9 +161,9 @@ class Explicit(Wrapped[PyTree]):
             ks = jax.tree.map(lambda all_, k: all_.at[number].set(k), ks, k)
             return (ks, y, f), None if outdated is None else f
 
-        first = terms.prod(velocity, control)
-        none = jax.tree.map(lambda k: jnp.zeros((count, *k.shape), k.dtype), first)
+        none = self.step_not_taken(velocity, terms, t0, t1, y0)[2]["k"]
         if outdated is None:
+            first = terms.prod(velocity, control)
             none = jax.tree.map(lambda all_, k: all_.at[0].set(k), none, first)
         times = np.concatenate([np.zeros(1), np.asarray(tableau.c, float)])
         each = jax.tree.map(lambda a: jnp.asarray(a[skipped:]), (np.arange(count), times, rows))
