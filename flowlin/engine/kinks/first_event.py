@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flowlin._tools.arrays import Parameters
 from flowlin.engine.kinks.margin_curve import (
@@ -65,7 +65,7 @@ def find_first_event(
     values: Margins,
     y: Parameters,
     before: Approach,
-    rtol: Any,
+    rtol: ArrayLike,
     order: Any,
 ) -> FirstEvent:
     """Find the first event on the dense output `path` of a step between the times `ends`.
@@ -103,7 +103,7 @@ def find_first_event(
     return lax.stop_gradient(event)
 
 
-def margins_at(
+def margins_at_states(
     flow: Any, frozen: Any, state_at: Callable[[Array], Parameters], count: Int[Array, ""]
 ) -> Margins:
     """Evaluate margins and bounds at `count` of `FEWEST_POINTS` states, zero beyond.
@@ -135,7 +135,7 @@ def times_along(t: Array, t1: Array, points: np.ndarray) -> Float[Array, " n"]:
 
 
 def _error_scales(
-    flow: Any, frozen: Any, y: Parameters, bounds: Array, rtol: Any
+    flow: Any, frozen: Any, y: Parameters, bounds: Array, rtol: ArrayLike
 ) -> tuple[Float[Array, "H P"], Float[Array, "H P"]]:
     """Return what errors of u and z are relative to, and the same where a kink repels, else 0.
 
@@ -144,12 +144,12 @@ def _error_scales(
     """
     drives = flow.drive_scales(y)
     scales = jnp.where(frozen.has_drive_margin, drives, flow.pair_scales(y))
-    repels = bounds < -rtol * drives
+    repels = bounds < -(rtol * drives)
     return scales, jnp.where(repels & ~frozen.has_drive_margin, scales, 0.0)
 
 
 def _drive_tolerance(
-    flow: Any, frozen: Any, y: Parameters, tolerance: Array, rtol: Any
+    flow: Any, frozen: Any, y: Parameters, tolerance: Array, rtol: ArrayLike
 ) -> Float[Array, "H P"]:
     """Return the second margins that may be rounding, or errors where a dead unit rests.
 

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.arrays import Parameters
 from flowlin.engine.kinks.first_event import (
@@ -14,7 +14,7 @@ from flowlin.engine.kinks.first_event import (
     FirstEvent,
     Margins,
     find_first_event,
-    margins_at,
+    margins_at_states,
     times_along,
 )
 from flowlin.engine.kinks.margin_curve import chebyshev_points
@@ -25,15 +25,15 @@ from flowlin.engine.solvers.wrapped import Explicit
 def step_to_event(
     flow: Any,
     solver: Explicit,
-    terms: Any,
+    terms: PyTree,
     t: Array,
     t1: Array,
     y: Parameters,
     frozen: Any,
     inner: PyTree,
-    made_jump: Any,
+    made_jump: ArrayLike,
     before: Approach,
-    rtol: Any,
+    rtol: ArrayLike,
 ) -> Piece:
     """Take one step of `solver` from t towards t1 at frozen sides, and end it at its first event.
 
@@ -52,7 +52,7 @@ def step_to_event(
     def time_of(event: FirstEvent) -> Array:
         return lax.stop_gradient(t) + event.high * length
 
-    def take_step(step: _Step, is_first: Array) -> _Step:
+    def take_step(step: _TriedStep, is_first: Array) -> _TriedStep:
         event, unknown = step.event, None if outdated is None else outdated & is_first
         end = jnp.where(is_first, t1, time_of(event))
         velocity, found = solver.step_from(step.velocity, unknown, terms, t, end, y, frozen)
@@ -69,15 +69,15 @@ def step_to_event(
             return event, step.error_to_t1, jnp.sum(own, axis=(1, 2, 3)) + event.slack
 
         event, to_t1, own = lax.cond(is_first, first_event, at_end)
-        return _Step(velocity, y1, error, dense, last, event, to_t1, own)
+        return _TriedStep(velocity, y1, error, dense, last, event, to_t1, own)
 
-    def try_step(step: _Step, is_first: Array) -> tuple[_Step, None]:
+    def try_step(step: _TriedStep, is_first: Array) -> tuple[_TriedStep, None]:
         due = is_first | step.event.passed
         return lax.cond(due, lambda: take_step(step, is_first), lambda: step), None
 
     found = solver.step_not_taken(velocity, terms, t, t1, y)
     none = FirstEvent.none_so_far(before)
-    start = _Step(velocity, *found, none, found[1], jnp.zeros(2, before.margin.dtype))
+    start = _TriedStep(velocity, *found, none, found[1], jnp.zeros(2, before.margin.dtype))
     step, _ = lax.scan(try_step, start, jnp.asarray([True, False]))
     event = step.event
 
@@ -109,7 +109,7 @@ def step_to_event(
     )
 
 
-class _Step(eqx.Module):
+class _TriedStep(eqx.Module):
     """A step from a point: the one to t1, then the one to the first event that it passes.
 
     - `velocity`: at its start; `last`: that of its last stage.
@@ -145,11 +145,11 @@ def _margins_of_step(
             lambda: jax.tree.map(lambda a, e: a + number.astype(a.dtype) * e, y1, error),
         )
 
-    return margins_at(flow, frozen, state_at, jnp.where(along, FEWEST_POINTS, 2))
+    return margins_at_states(flow, frozen, state_at, jnp.where(along, FEWEST_POINTS, 2))
 
 
 def _move_onto_kink(
-    flow: Any, frozen: Any, step: _Step, velocity: Parameters, length: Array
+    flow: Any, frozen: Any, step: _TriedStep, velocity: Parameters, length: Array
 ) -> tuple[Array, Parameters, Array, Array]:
     """Take Newton's step along the flow onto the kink of an event's pair, by its margin's slope.
 
