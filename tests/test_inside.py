@@ -196,7 +196,7 @@ def test_a_step_holds_the_evaluation_once():
     solver, options = Explicit(diffrax.Dopri8()), (TERM, 0.1, 0.3)
     state = solver.init(*options, jax.tree.map(jnp.asarray, START), 1.0)
     assert program(lambda y: solver.step(*options, y, 1.0, state, False)[0]) == 1
-    assert program(lambda y: solver.step_from(y, *options, y, 1.0)[0]) == 1
+    assert program(lambda y: solver.step_from(y, None, *options, y, 1.0)[1][0]) == 1
 
 
 # ---- What diffrax makes of a step that says that it failed: the ends of runs rest on it.
