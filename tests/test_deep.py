@@ -825,7 +825,7 @@ def at_zero():
         task = fl.Task(jnp.eye(2), jnp.stack([jnp.full(1, -2.0), 2 * pull[None]]))
         flow = DeepFlow(network, task, fl.SquaredError(), jnp.asarray(1.0))
         wanted = jnp.asarray(True)
-        end = descend_from(flow, network.parameters, codes, pairs, before, wanted)
+        end = descend_from(flow, network.parameters, codes, pairs, 0 * codes, before, wanted)
         return end, end.sides(pairs, codes)
 
     return leave(jnp.asarray(-1.0)), leave(jnp.asarray(1.0))

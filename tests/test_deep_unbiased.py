@@ -132,6 +132,45 @@ def test_no_walk_is_silently_elsewhere(first_draws):
 
 
 @pytest.mark.slow
+def test_a_unit_whose_weights_have_gone_to_zero_stays_dead_and_its_turn_is_told():
+    """Its z is w h of the one unit below, and w is rounding: what the unit would learn turns sign.
+
+    Under `jit` rounding once woke it at a later event, without a word.
+    """
+    network, task = draw("2-2-1-2-1", 18)
+    flow = traced_walk(network, task)
+    log = flow.events.select("branch")
+    times = np.asarray(log.time)[np.isfinite(log.time)]
+    assert {tuple(one) for one in log.index[: len(times)]} == {(2, 1, k) for k in (0, 1, 2)}
+    assert set(log.reason[: len(times)]) == {
+        "the kink on which a dead unit rests turns to repel it"
+    }
+    np.testing.assert_allclose(times, 1.285378, atol=1e-5)
+    end = flattened(flow.final.weights)
+    off = [np.abs(ends_of_descent([(network, task)], rate)[0] - end).max() for rate in (1e-3, 1e-4)]
+    assert off[0] < 1e-3
+    assert off[1] < 0.2 * off[0]
+
+    @jax.jit
+    def pull(weights):
+        """What would move w, were the unit on."""
+        first, second, third, last = weights
+
+        def loss(w):
+            h = jax.nn.relu(second @ jax.nn.relu(first @ task.x.T))
+            outputs = last[:, :1] @ jax.nn.relu(third[:1] @ h) + last[:, 1:] @ (w * h)
+            return fl.SquaredError()(outputs.T, task.y)
+
+        return -jax.grad(loss)(jnp.zeros(()))
+
+    before, at, after = (
+        float(pull(traced_walk(network, task, t).final.weights)) for t in (1.2, times[0], 1.4)
+    )
+    assert before < 0 < after
+    assert abs(at) < 1e-5 * min(-before, after)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_walk_of_many_is_silently_elsewhere(shape):
     silent, distances = silently_off(shape, range(20, 80), traced_walk if shape in TRACED else walk)

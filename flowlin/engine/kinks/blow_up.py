@@ -137,10 +137,14 @@ def descend_from(
     parameters: Parameters,
     codes: Int[Array, "H P"],
     pairs: Bool[Array, "H P"],
+    rests: Int[Array, "H P"],
     before: Parameters,
     wanted: Bool[Array, ""],
 ) -> Outcome:
     """Descend through the point `parameters`, at which these pairs have z = 0.
+
+    A dead unit that `rests` at its kinks (as in `LayerSides`) has died in the middle of a step: it
+    is off by a part of what a step moves it, and no rounding of its z wakes it.
 
     **Arguments:** `codes` are the sides of all others, `before` the velocity (of all parameters)
     that leads there. No step is taken unless `wanted`.
@@ -167,7 +171,12 @@ def descend_from(
         return count + 1, moved, half, tangents, jnp.maximum(chatter, change), on, off
 
     phases = STEPS_IN + jnp.arange(PHASES, dtype=still.task.x.dtype) / PHASES
-    start = jax.tree.map(lambda one: -jnp.tensordot(phases, one, 0), changes.of(before))
+    parts = (1 + jnp.arange(PHASES, dtype=phases.dtype)) / PHASES
+    start = jax.tree.map(
+        lambda came, back: -jnp.tensordot(phases, came, 0) - jnp.tensordot(parts, back, 0),
+        changes.of(before),
+        changes.of_step(still.with_followers(rests != 0) & pairs),
+    )
     none = jnp.zeros((PHASES, *pairs.shape), still.task.x.dtype)
     steps = jnp.where(wanted, STEPS_IN + STEPS_OUT, 0)
     never = jnp.zeros(none.shape, jnp.int32)
@@ -193,6 +202,17 @@ class ParameterChanges:
     def of(self, delta: Parameters) -> Parameters:
         """Return the change of all parameters as it is."""
         return delta
+
+    def of_step(self, pairs: Bool[Array, "H P"]) -> Parameters:
+        """Return the change that moves these pairs on by what a step with them on moves them."""
+
+        def preactivations(parameters: Parameters) -> Array:
+            none = jnp.zeros_like(self.at.gates)
+            return self.flow.values_with_kinks(parameters, self.at.gates, none, none > 0)[1]
+
+        signals = jnp.where(pairs, jnp.abs(self.at.drive[0]), 0.0)
+        gradient = jax.vjp(preactivations, self.parameters)[1](signals)[0]
+        return jax.tree.map(jnp.multiply, gradient, self.flow.inverse_tau)
 
     def kicks(self) -> Float[Array, "H P"]:
         """Return zeros: a pair's own effect on its z is no part of a pass of all."""
@@ -231,17 +251,14 @@ class PreactivationChanges:
             for z, db in zip(own, biases, strict=True)
         ]
 
+    def of_step(self, pairs: Bool[Array, "H P"]) -> Layers:
+        """Return the changes that move these pairs on by what a step with them on moves them."""
+        by_itself = self.flow.own_rates(jnp.concatenate(self.at.drive), self.at)
+        return self.flow.split_layers(jnp.where(pairs, by_itself, 0.0))
+
     def kicks(self) -> Float[Array, "H P"]:
         """Return what a step in which a pair is on adds to its z by its own layer's weights."""
-        weights, biases = self.flow.inverse_tau
-        strength = self.flow.split_layers(jnp.abs(self.flow.kink_drive(self.at.drive)))
-        found = []
-        for k, h in enumerate(self.at.h[:-1]):
-            speed = weights[k] * jnp.sum(h**2, axis=0)
-            if self.flow.network.biases[k] is not None:
-                speed = speed + biases[k] * self.flow.network.bias_strength**2
-            found.append((1 - self.flow.slope) * speed[None] * strength[k])
-        return jnp.concatenate(found)
+        return self.flow.own_rates(self.flow.kink_drive(self.at.drive), self.at)
 
     def step_and_tangents(self, own: Layers) -> tuple[Layers, Float[Array, "H P"]]:
         """Return what a step of descent on L' adds to the changes, and dz (H, P) there."""

@@ -13,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flowlin._tools.arrays import Parameters, prepend_constant
+from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks import unfed
 from flowlin.engine.kinks.sides import (
     OFF,
@@ -247,6 +248,30 @@ class DeepFlow(AbstractSlidingFlow):
             rate = rate if db is None else rate + (self.network.bias_strength * db)[:, None]
             rates, below = [*rates, rate], gate * rate
         return jnp.concatenate(rates)
+
+    def own_rates(self, drive: Float[Array, "H P"], at: ForwardPass) -> Float[Array, "H P"]:
+        """Return the |dz/dt| that on and not off pairs have by their own layer's weights."""
+        (weights, biases), found = self.inverse_tau, []
+        strength = self.split_layers(jnp.abs(drive))
+        for k in range(len(strength)):
+            speed = weights[k] * jnp.sum(at.h[k] ** 2, axis=0)
+            if self.network.biases[k] is not None:
+                speed = speed + biases[k] * self.network.bias_strength**2
+            found.append((1 - self.network.slope) * speed[None] * strength[k])
+        return jnp.concatenate(found)
+
+    def has_no_weights(self, parameters: Parameters) -> Bool[Array, "H P"]:
+        """Tell whose weights are zero but for rounding, beside those that the unit sends with.
+
+        Its z is then rounding whatever the layers below send. With a bias none is told.
+        """
+        (weights, biases), found = self.all_parameters(parameters), []
+        rounding = dtype_rounding(self.task.x.dtype).slack
+        for w, after, b in zip(weights, weights[1:], biases, strict=False):
+            least = rounding**2 * jnp.sum(after**2, axis=0)
+            none = jnp.sum(w**2, axis=1) <= least if b is None else jnp.zeros(len(w), bool)
+            found.append(jnp.broadcast_to(none[:, None], (len(w), self.task.samples)))
+        return jnp.concatenate(found)
 
     def gram_matrix(
         self, parameters: Parameters, at: ForwardPass, slots: Int[Array, " m"]

@@ -199,7 +199,9 @@ class DeepSwitching(AbstractSwitching):
         reasons = jnp.where(slides & fired & vanishes, SLIDE_TURNS, reasons)
         branch = reasons != 0
         first = jnp.max(jnp.where(branch, highest, -jnp.inf))
-        first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
+        first = jnp.where(jnp.isnan(sides.certificate) & jnp.any(branch), first, sides.certificate)
+        if not (isinstance(flow, ModuleFlow) or flow.feeds_all):
+            turns = turns & ~flow.is_unfed(new.codes)
         told, switches = jnp.where(turns, TURNED, sides.rests).astype(jnp.int8), jnp.any(fired)
         new = replace_fields(new, certificate=first, rests=rests_of(new, here, told))
         new = self._with_sharers(new)
@@ -311,7 +313,7 @@ class DeepSwitching(AbstractSwitching):
 
         def compare_with_descent():
             before = flow.velocity(parameters, event.full_pass, flow.decay)
-            end = descend_from(flow, parameters, codes, pairs, before, wanted)
+            end = descend_from(flow, parameters, codes, pairs, event.sides.rests, before, wanted)
 
             def leads_there(sides):
                 at, _ = flow.pass_with_slides(parameters, flow.fix_sides(sides))
@@ -319,8 +321,8 @@ class DeepSwitching(AbstractSwitching):
                 leads = end.leads_to(sides.codes, rates, pairs, exits)
                 return leads, end.tells_all(sides.codes, rates, pairs), rates == 0
 
-            own = flow.rest_unfed(parameters, end.sides(pairs, new.codes)).astype(jnp.int8)
-            other = self._layer_sides(flow.sides_of_followers(own))
+            own = flow.rest_unfed(parameters, end.sides(pairs, new.codes))
+            other = self._layer_sides(flow.sides_of_followers(own.astype(jnp.int8)))
             # In a loop, which compiles the pass once.
             leads, is_told, still = lax.map(
                 leads_there, jax.tree.map(lambda *both: jnp.stack(both), new, other)
@@ -417,7 +419,7 @@ class DeepSwitching(AbstractSwitching):
     ) -> tuple[Int[Array, " m"], Bool[Array, " m"], Float[Array, "H P"], Float[Array, "H P"]]:
         """Return the sides that the chosen pairs want, flags of changes, and of all pairs dz/dt.
 
-        And the `slide_bound` of those of all that do not move, zero for others.
+        And the `slide_bound` of those that do not move while they are off, zero for others.
 
         A pair whose range is empty (C >= 0) leaves its slide to off first and, if its z then rises,
         from there to on: sent on at once, it could revive a unit that is dead. Its range may be
@@ -462,7 +464,9 @@ class DeepSwitching(AbstractSwitching):
         wanted = jnp.where(off, OFF, jnp.where(on, ON, SLIDING))
         end = jnp.where(slides, side_from_signal(u, bound), side)
         side = jnp.where(moved, wanted, jnp.where(jnp.any(moved), side, end))
-        return side.astype(codes.dtype), moved, rates, jnp.where(freely == 0, bounds, 0.0)
+        dead = jnp.all(codes != ON, axis=1, keepdims=True) & flow.has_no_weights(parameters)
+        still = jnp.where((freely == 0) | dead, bounds, 0.0)
+        return side.astype(codes.dtype), moved, rates, still
 
     def _is_pushed_apart(
         self, parameters: Parameters, codes: Array, above: Array, feeds: Array

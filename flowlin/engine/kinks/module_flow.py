@@ -252,12 +252,13 @@ class ModuleFlow(AbstractSlidingFlow):
         force = add_decay(at.force, decay, self.all_parameters(parameters))
         return jax.tree.map(jnp.multiply, force, self.inverse_tau)
 
-    def preactivation_rates(
-        self, parameters: Parameters, at: FullModulePass
-    ) -> Float[Array, "H P"]:
-        """Return dz/dt along the velocity of a pass."""
-        velocity = self.velocity(parameters, at, self.decay)
-        return self._z_tangent(parameters, at.gates, velocity)
+    def preactivation_rates(self, parameters: Parameters, at: FullModulePass) -> Array:
+        """Return dz/dt (H, P) along the velocity of a pass."""
+        return self._z_tangent(parameters, at.gates, self.velocity(parameters, at, self.decay))
+
+    def has_no_weights(self, parameters: Parameters) -> Bool[Array, "H P"]:
+        """Tell of none that it has no weights: a module's are not known apart."""
+        return jnp.zeros((self.units, self.task.samples), bool)
 
     def _z_tangent(self, parameters: Parameters, gates: Array, way: Parameters) -> Array:
         """Return the derivative of z (H, P) along a way of all parameters."""
