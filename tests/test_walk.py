@@ -24,7 +24,7 @@ from flowlin.engine.kinks.margin_curve import MarginCurve, chebyshev_points
 from flowlin.engine.kinks.one_layer import OneLayerFlow
 from flowlin.engine.kinks.one_layer_switching import may_start_on_either_side
 from flowlin.engine.kinks.sides import Hyperplanes, minimise_in_box
-from flowlin.engine.kinks.walk import StepPieces
+from flowlin.engine.kinks.walk import StepPieces, choose_switching
 from flowlin.engine.run import Limits
 from flowlin.events.path import STEP_PARTS, StepPath
 from flowlin.runs.flow_failure import flow_failure
@@ -590,6 +590,22 @@ def test_the_default_counts_events_and_what_they_move(data, hidden, chosen):
     explicit, _ = choose_kinks(problem, diffrax.Tsit5())
     few = samples * sum(hidden) <= 10_000
     assert repr(explicit) == ("ExactKinks()" if few else "IgnoreKinks()")
+
+
+@pytest.mark.parametrize(
+    ("samples", "at_kink", "room"),
+    [(10, False, 16), (10, True, 64), (11, False, 64), (2, True, 32)],
+)
+def test_few_pairs_of_several_layers_have_room_for_a_tenth_to_slide(samples, at_kink, room):
+    """16 units; each size of the slides' equations is compiled."""
+
+    def slots_of_switching():
+        task = fl.Task(jnp.zeros((samples, 3)), jnp.zeros((samples, 1)))
+        network = fl.ReLUNetwork.init(task, (8, 8), 1e-4, key=jax.random.key(0))
+        problem = Problem(network, task, fl.SquaredError(), jnp.ones(()))
+        return choose_switching(problem, 16, "lax", at_kink)
+
+    assert eqx.filter_eval_shape(slots_of_switching).slots == room
 
 
 def replayed(network, task, log, t1):
