@@ -205,14 +205,10 @@ class ParameterChanges:
 
     def of_step(self, pairs: Bool[Array, "H P"]) -> Parameters:
         """Return the change that moves these pairs on by what a step with them on moves them."""
-
-        def preactivations(parameters: Parameters) -> Array:
-            none = jnp.zeros_like(self.at.gates)
-            return self.flow.values_with_kinks(parameters, self.at.gates, none, none > 0)[1]
-
-        signals = jnp.where(pairs, jnp.abs(self.at.drive[0]), 0.0)
-        gradient = jax.vjp(preactivations, self.parameters)[1](signals)[0]
-        return jax.tree.map(jnp.multiply, gradient, self.flow.inverse_tau)
+        signals = jnp.where(pairs, -jnp.abs(self.at.drive[0]), 0.0)
+        error = jnp.zeros_like(self.at.output_error)
+        back = self.flow.backward_pass(self.parameters, self.at, error, signals)
+        return self.flow.velocity(self.parameters, back)
 
     def kicks(self) -> Float[Array, "H P"]:
         """Return zeros: a pair's own effect on its z is no part of a pass of all."""
