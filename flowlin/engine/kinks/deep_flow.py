@@ -266,7 +266,7 @@ class DeepFlow(AbstractSlidingFlow):
         Its z is then rounding whatever the layers below send. With a bias none is told.
         """
         (weights, biases), found = self.all_parameters(parameters), []
-        rounding = dtype_rounding(self.task.x.dtype).slack
+        rounding = dtype_rounding(self.task.x.dtype).z
         for w, after, b in zip(weights, weights[1:], biases, strict=False):
             least = rounding**2 * jnp.sum(after**2, axis=0)
             none = jnp.sum(w**2, axis=1) <= least if b is None else jnp.zeros(len(w), bool)
