@@ -526,7 +526,7 @@ def test_what_cannot_be_extended_says_why(make, options, message):
 
 # Of formats, what `state_of` finds. In 5 an implicit solver's eigenvalues are those of the Hessian;
 # in 6 walks know which pairs rest at their kinks, and whether these have turned to repel; in 7
-# those of modules know which pairs share a kink for now.
+# those of modules know which pairs share a kink for now; in 8 small deep walks have fewer slots.
 STATES = {1: "144134e98c0a", 2: "737e77c594bd", 3: "5fffa78eaeda", 4: "3634ab20f183"}
 STATES |= {5: STATES[4], 6: "e567b404f586"}
 STATES |= {7: STATES[6], 8: STATES[6]}

@@ -143,8 +143,8 @@ def descend_from(
 ) -> Outcome:
     """Descend through the point `parameters`, at which these pairs have z = 0.
 
-    A dead unit that `rests` at its kinks (as in `LayerSides`) has died in the middle of a step: it
-    is off by a part of what a step moves it, and no rounding of its z wakes it.
+    Of a dead unit that `rests` at its kinks (as in `LayerSides`) descent crossed the kink in the
+    middle of a step: it starts off, by a part of what a step moves it, and no rounding wakes it.
 
     **Arguments:** `codes` are the sides of all others, `before` the velocity (of all parameters)
     that leads there. No step is taken unless `wanted`.
@@ -175,7 +175,7 @@ def descend_from(
     start = jax.tree.map(
         lambda came, back: -jnp.tensordot(phases, came, 0) - jnp.tensordot(parts, back, 0),
         changes.of(before),
-        changes.of_step(still.with_followers(rests != 0) & pairs),
+        changes.of_one_step(still.with_followers(rests != 0) & pairs),
     )
     none = jnp.zeros((PHASES, *pairs.shape), still.task.x.dtype)
     steps = jnp.where(wanted, STEPS_IN + STEPS_OUT, 0)
@@ -203,8 +203,8 @@ class ParameterChanges:
         """Return the change of all parameters as it is."""
         return delta
 
-    def of_step(self, pairs: Bool[Array, "H P"]) -> Parameters:
-        """Return the change that moves these pairs on by what a step with them on moves them."""
+    def of_one_step(self, pairs: Bool[Array, "H P"]) -> Parameters:
+        """Return the change that raises z of these pairs by what one step moves them if on."""
         signals = jnp.where(pairs, -jnp.abs(self.at.drive[0]), 0.0)
         error = jnp.zeros_like(self.at.output_error)
         back = self.flow.backward_pass(self.parameters, self.at, error, signals)
@@ -247,8 +247,8 @@ class PreactivationChanges:
             for z, db in zip(own, biases, strict=True)
         ]
 
-    def of_step(self, pairs: Bool[Array, "H P"]) -> Layers:
-        """Return the changes that move these pairs on by what a step with them on moves them."""
+    def of_one_step(self, pairs: Bool[Array, "H P"]) -> Layers:
+        """Return the changes that raise z of these pairs by what one step moves them if on."""
         by_itself = self.flow.own_rates(jnp.concatenate(self.at.drive), self.at)
         return self.flow.split_layers(jnp.where(pairs, by_itself, 0.0))
 

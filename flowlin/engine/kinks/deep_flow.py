@@ -250,7 +250,11 @@ class DeepFlow(AbstractSlidingFlow):
         return jnp.concatenate(rates)
 
     def own_rates(self, drive: Float[Array, "H P"], at: ForwardPass) -> Float[Array, "H P"]:
-        """Return the |dz/dt| that on and not off pairs have by their own layer's weights."""
+        r"""Return what being on adds to |dz/dt| of each pair by its own layer's weights.
+
+        With the drive C, what the layer below sends h, and the slope s of the off side it is
+        $(1 - s)\, (|h|^2 + c^2)\, |C| / \tau$; without a bias c is zero.
+        """
         (weights, biases), found = self.inverse_tau, []
         strength = self.split_layers(jnp.abs(drive))
         for k in range(len(strength)):
@@ -261,9 +265,9 @@ class DeepFlow(AbstractSlidingFlow):
         return jnp.concatenate(found)
 
     def has_no_weights(self, parameters: Parameters) -> Bool[Array, "H P"]:
-        """Tell whose weights are zero but for rounding, beside those that the unit sends with.
+        """Tell whose unit has weights of zero but for rounding, beside those that it sends with.
 
-        Its z is then rounding whatever the layers below send. With a bias none is told.
+        Its z is then rounding whatever the layers below send. Units with a bias are not told.
         """
         (weights, biases), found = self.all_parameters(parameters), []
         rounding = dtype_rounding(self.task.x.dtype).z

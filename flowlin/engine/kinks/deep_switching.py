@@ -199,9 +199,9 @@ class DeepSwitching(AbstractSwitching):
         reasons = jnp.where(slides & fired & vanishes, SLIDE_TURNS, reasons)
         branch = reasons != 0
         first = jnp.max(jnp.where(branch, highest, -jnp.inf))
-        first = jnp.where(jnp.isnan(sides.certificate) & jnp.any(branch), first, sides.certificate)
+        first = jnp.where(jnp.any(branch) & jnp.isnan(sides.certificate), first, sides.certificate)
         if not (isinstance(flow, ModuleFlow) or flow.feeds_all):
-            turns = turns & ~flow.is_unfed(new.codes)
+            turns = turns & ~flow.is_unfed(new.codes)  # whose C is no pull on its unit any more
         told, switches = jnp.where(turns, TURNED, sides.rests).astype(jnp.int8), jnp.any(fired)
         new = replace_fields(new, certificate=first, rests=rests_of(new, here, told))
         new = self._with_sharers(new)

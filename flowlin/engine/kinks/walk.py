@@ -45,7 +45,8 @@ def choose_switching(
     network = problem.network
     what = problem.task, problem.loss, problem.time_constants, problem.decay
     pairs = pair_count(problem)
-    # A tenth of the pairs slides at once, but from a start at kinks, or one that is not known.
+    # Few slide at once, unless many start at their kinks, and each size of a slide's equations
+    # is compiled at every place where they are solved: of small walks only one (`map_used_slots`).
     few = pairs <= 10 * slots and not starts_at_kink
     room = min(slots if few else 4 * slots, pairs)
     if isinstance(network, ForeignModel) or walks_through_loss(problem):

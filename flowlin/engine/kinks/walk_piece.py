@@ -43,49 +43,17 @@ def step_to_event(
     at it (the dense output has fewer digits), moved onto the kink by one Newton correction along
     the flow, with the slope of the dense output: it is small, and so is what that slope is off by.
     The correction also carries the derivative of the event's time, with the slope of the flow.
-
-    The two steps are turns of a loop, so that their stages, and margins, are compiled once.
     """
     velocity, outdated = solver.first_stage(terms, t, y, frozen, inner, made_jump)
-    length = lax.stop_gradient(t1 - t)
-
-    def time_of(event: FirstEvent) -> Array:
-        return lax.stop_gradient(t) + event.high * length
-
-    def take_step(step: _TriedStep, is_first: Array) -> _TriedStep:
-        event, unknown = step.event, None if outdated is None else outdated & is_first
-        end = jnp.where(is_first, t1, time_of(event))
-        velocity, found = solver.step_from(step.velocity, unknown, terms, t, end, y, frozen)
-        y1, error, dense, last = found
-        path = solver.interpolation_cls(t0=t, t1=t1, **dense)
-        margins = _margins_of_step(flow, frozen, path, (t, t1), y1, error, is_first)
-
-        def first_event() -> tuple[FirstEvent, Parameters, Array]:
-            what = flow, frozen, path, (t, t1), margins, y, before, rtol, solver.order(terms)
-            return find_first_event(*what), error, step.at_end
-
-        def at_end() -> tuple[FirstEvent, Parameters, Array]:
-            own = jnp.where(event.margin[None], margins[0][:2], 0.0)
-            return event, step.error_to_t1, jnp.sum(own, axis=(1, 2, 3)) + event.slack
-
-        event, to_t1, own = lax.cond(is_first, first_event, at_end)
-        return _TriedStep(velocity, y1, error, dense, last, event, to_t1, own)
-
-    def try_step(step: _TriedStep, is_first: Array) -> tuple[_TriedStep, None]:
-        due = is_first | step.event.passed
-        return lax.cond(due, lambda: take_step(step, is_first), lambda: step), None
-
-    found = solver.step_not_taken(velocity, terms, t, t1, y)
-    none = FirstEvent.none_so_far(before)
-    start = _TriedStep(velocity, *found, none, found[1], jnp.zeros(2, before.margin.dtype))
-    step, _ = lax.scan(try_step, start, jnp.asarray([True, False]))
+    start = _PieceStart(flow, solver, terms, t, t1, y, frozen, before, rtol, outdated)
+    step = start.step_to_event(velocity)
     event = step.event
 
     def onto_kink():
-        end = time_of(event)
+        end = start.time_of(event)
         there = terms.vf(end, step.y1, frozen) if inner is None else step.last
-        late, y1, spread, per_error = _move_onto_kink(flow, frozen, step, there, length)
-        spreads = (event.high - event.low) * length + spread, per_error.astype(t.dtype)
+        late, y1, spread, per_error = _move_onto_kink(flow, frozen, step, there, start.length)
+        spreads = (event.high - event.low) * start.length + spread, per_error.astype(t.dtype)
         return end + late, y1, *spreads
 
     def to_end():
@@ -128,10 +96,76 @@ class _TriedStep(eqx.Module):
     at_end: Float[Array, " 2"]
 
 
+class _PieceStart(eqx.Module):
+    """Where a piece starts, and what its steps have in common; see `step_to_event`.
+
+    - `outdated`: as `Explicit.first_stage` returns it.
+    """
+
+    flow: Any
+    solver: Explicit
+    terms: PyTree
+    t: Array
+    t1: Array
+    y: Parameters
+    frozen: Any
+    before: Approach
+    rtol: ArrayLike
+    outdated: Array | None
+
+    @property
+    def length(self) -> Array:
+        """The time to t1."""
+        return lax.stop_gradient(self.t1 - self.t)
+
+    def time_of(self, event: FirstEvent) -> Array:
+        """Return the time of an event, by the dense output of the step to t1."""
+        return lax.stop_gradient(self.t) + event.high * self.length
+
+    def step_to_event(self, velocity: Parameters) -> _TriedStep:
+        """Step to t1, or where that passes an event, to this one.
+
+        The two steps are turns of a loop, so that their stages, and margins, are compiled once.
+        `velocity` is the one at the start, unless that is outdated.
+        """
+
+        def try_step(step: _TriedStep, is_first: Array) -> tuple[_TriedStep, None]:
+            due = is_first | step.event.passed
+            return lax.cond(due, lambda: self._next_step(step, is_first), lambda: step), None
+
+        found = self.solver.step_not_taken(velocity, self.terms, self.t, self.t1, self.y)
+        none, zeros = FirstEvent.none_so_far(self.before), jnp.zeros(2, self.before.margin.dtype)
+        start = _TriedStep(velocity, *found, none, found[1], zeros)
+        return lax.scan(try_step, start, jnp.asarray([True, False]))[0]
+
+    def _next_step(self, step: _TriedStep, is_first: Array) -> _TriedStep:
+        """Take the step to t1, or after it the one to its event."""
+        ends, event = (self.t, self.t1), step.event
+        unknown = None if self.outdated is None else self.outdated & is_first
+        end = jnp.where(is_first, self.t1, self.time_of(event))
+        velocity, (y1, error, dense, last) = self.solver.step_from(
+            step.velocity, unknown, self.terms, self.t, end, self.y, self.frozen
+        )
+        path = self.solver.interpolation_cls(t0=self.t, t1=self.t1, **dense)
+        margins = _margins_of_step(self.flow, self.frozen, path, ends, y1, error, is_first)
+
+        def first_event() -> tuple[FirstEvent, Parameters, Array]:
+            order = self.solver.order(self.terms)
+            what = self.flow, self.frozen, path, ends, margins, self.y, self.before, self.rtol
+            return find_first_event(*what, order), error, step.at_end
+
+        def at_end() -> tuple[FirstEvent, Parameters, Array]:
+            own = jnp.where(event.margin[None], margins[0][:2], 0.0)
+            return event, step.error_to_t1, jnp.sum(own, axis=(1, 2, 3)) + event.slack
+
+        event, error_to_t1, own = lax.cond(is_first, first_event, at_end)
+        return _TriedStep(velocity, y1, error, dense, last, event, error_to_t1, own)
+
+
 def _margins_of_step(
     flow: Any, frozen: Any, path: Any, ends: tuple[Array, Array], y1, error, along: Array
 ) -> Margins:
-    """Return margins along a step, or else at its end and off that by its error.
+    """Return margins `along` a step, or else at its end and off that by its error.
 
     Without derivatives.
     """
