@@ -329,7 +329,7 @@ class AveragedGates(AbstractAveraging[AveragedState]):
         return self._divide_by_schedule(t, drive)
 
     def _velocity_of(self, drive: NetworkDrive, point: ZAndParameters) -> ZAndParameters:
-        """Of z and the parameters, for a drive with gates: one pair of large products.
+        """Return the velocity of z and the parameters under a drive with gates, by two products.
 
         `point` is where weight decay pulls from, over a schedule of tau.
         """
@@ -355,7 +355,7 @@ class AveragedGates(AbstractAveraging[AveragedState]):
         return slides_in_step(state.slides, h, state.last_length, ungated, predicted, own, slope)
 
     def _own_response(self, dtype: Any) -> Array:
-        """How fast a pair of strength one moves its own z, (P, H) or (1, 1) where nothing does."""
+        """Return how fast a pair of strength one moves its own z, (P, H) or (1, 1) where none does."""
         ones = jax.tree.map(jnp.ones_like, self.network.parameters)
         (w, _), (b, _) = divide_by_tau(ones, self.tau)
         own = jnp.zeros((1, 1), dtype)

@@ -125,7 +125,7 @@ class AbstractSlidingFlow(eqx.Module):
 
     @property
     def batches_margins(self) -> bool:
-        """Whether margins along a step are evaluated at once.
+        """Tell whether margins along a step are evaluated at once.
 
         Batches of Cholesky factors, in two programs at a time, can wait for each other for ever:
         XLA's kernel on CPUs shares a batch out among threads that both programs hold.

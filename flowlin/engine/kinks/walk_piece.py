@@ -97,7 +97,7 @@ class _TriedStep(eqx.Module):
 
 
 class _PieceStart(eqx.Module):
-    """Where a piece starts, and what its steps have in common; see `step_to_event`.
+    """The start of a piece, from which its steps are tried; see `step_to_event`.
 
     - `outdated`: as `Explicit.first_stage` returns it.
     """

@@ -116,7 +116,7 @@ class Explicit(Wrapped[PyTree]):
     def step_not_taken(
         self, velocity: PyTree, terms, t0, t1, y0
     ) -> tuple[PyTree, PyTree, PyTree, PyTree]:
-        """What a step has, of one that is not taken: it stays where it is."""
+        """Return what a step returns, for one that is not taken: y0 stays, all stages are zero."""
         tableau: Any = self.solver.tableau
         first, count = terms.prod(velocity, terms.contr(t0, t1)), len(tableau.b_sol)
         ks = jax.tree.map(lambda k: jnp.zeros((count, *k.shape), k.dtype), first)
