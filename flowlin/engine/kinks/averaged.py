@@ -355,7 +355,7 @@ class AveragedGates(AbstractAveraging[AveragedState]):
         return slides_in_step(state.slides, h, state.last_length, ungated, predicted, own, slope)
 
     def _own_response(self, dtype: Any) -> Array:
-        """Return how fast a pair of strength one moves its own z, (P, H) or (1, 1) where none does."""
+        """Return how fast a pair of strength one moves its z, (P, H) or (1, 1) where none does."""
         ones = jax.tree.map(jnp.ones_like, self.network.parameters)
         (w, _), (b, _) = divide_by_tau(ones, self.tau)
         own = jnp.zeros((1, 1), dtype)
