@@ -172,6 +172,10 @@ ROWS = {
         SLIDING, ("ExactKinks()", "gate", "t* open"), 6.0, kinks=fl.ExactKinks(), events=LOW,
         rtol=1e-10,
     ),
+    "module walk": flow(
+        RECTIFYING, ("MLP(", "ExactKinks()", "max of layers[0] (2)", "gate"), 3.2,
+        kinks=fl.ExactKinks(), events=LOW, rtol=1e-10,
+    ),
     "AveragedKinks": flow(
         LEAKY, ("AveragedKinks(", "always_on(0.25)"), 4.0, False,
         kinks=fl.AveragedKinks(), events=UNITS,
@@ -204,8 +208,9 @@ FLOWS = [row for row in rows(FIRST) if row.values[0] not in DESCENTS]
 LIKE_OTHERS = ("SmoothKinks", "Tsit5", "averaged module", "RKC")
 TRACED = [row for row in rows(FIRST_TRACED) if row.values[0] not in LIKE_OTHERS]
 DIFFERENTIABLE = [row for row in TRACED if ROWS[str(row.values[0])].differentiable]
-# In reverse mode, which is dear, beside descents a walk; solvers alone are in tests/solvers.
-REVERSED = [row for row in DIFFERENTIABLE if row.values[0] in (*DESCENTS, "ExactKinks")]
+# In reverse mode, which is dear, beside descents two walks; solvers alone are in tests/solvers.
+WALKS = "ExactKinks", "module walk"
+REVERSED = [row for row in DIFFERENTIABLE if row.values[0] in (*DESCENTS, *WALKS)]
 
 
 @pytest.fixture(scope="module", params=rows(FIRST))

@@ -439,6 +439,7 @@ def test_slots_of_all_layers_grow(walked):
     assert grown.stats["branch_certificate"] == pytest.approx(flow.stats["branch_certificate"])
 
 
+@pytest.mark.slow
 def test_branches_are_told(walked):
     _, flow = walked
     branches = flow.events.select("branch")
@@ -516,6 +517,7 @@ def converges(network, task, t1, final, rates=(1e-3, 1e-5)):
     return float(slope[0]), errors[-1]
 
 
+@pytest.mark.slow
 def test_descent_converges_to_the_walk(walked):
     network, flow = walked
     k = 75
@@ -585,6 +587,7 @@ def replayed(network, log, t1):
     return shaped(jnp.asarray(state))
 
 
+@pytest.mark.slow
 def test_the_log_is_the_trajectory(walked):
     network, flow = walked
     k = 75

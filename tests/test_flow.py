@@ -180,6 +180,7 @@ def dense():
     return fl.gradient_flow(random_network(), TREE, T1, ts=ts, **how)
 
 
+@pytest.mark.slow
 def test_dense_output_passes_through_the_saved_states(dense, random_run):
     assert distance(dense.final, random_run.final) < of_flow(1e-10)
     for found, saved in zip(parts(dense.network(dense.ts)), parts(dense.networks), strict=True):

@@ -123,6 +123,7 @@ def test_a_file_needs_the_module_for_its_functions(pooled, tmp_path):
         fl.load(tmp_path / "other.npz", like=gated)
 
 
+@pytest.mark.slow
 def test_what_has_no_gates_or_others_is_refused(pooled):
     module, task = pooled
     gated = fl.GatedModule.frozen(module, task)

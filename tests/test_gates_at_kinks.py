@@ -180,6 +180,7 @@ def test_gates_of_a_module_are_those_of_its_sides():
         np.testing.assert_array_equal(found, np.all(one > 0, axis=0))
 
 
+@pytest.mark.slow
 def test_a_modules_gates_are_off_where_terms_cancel(shallow):
     """The module of the walk's network at its end."""
     (w, v), (b, _) = shallow.final.parameters

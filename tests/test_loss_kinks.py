@@ -380,6 +380,7 @@ def test_smooth_kinks_round_those_of_the_loss_too():
     assert float(flow.final.outputs(ONE.x)[0, 0]) == pytest.approx(1.0, abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_a_run_that_does_not_walk_says_what_becomes_of_them():
     across = "the loss has kinks (abs of loss (1)), which this run goes across"
@@ -404,6 +405,7 @@ def test_a_loss_that_is_not_known_is_named_where_its_steps_shrink():
         walk(slope(0.0), ONE, 1.0, loss=chosen, max_steps=300)
 
 
+@pytest.mark.slow
 def test_a_root_in_the_loss_is_no_smooth_operation():
     """|z| as sqrt(z**2) was told as smooth, so that its flow crept at the kink for no reason."""
     because = r"`loss` = rooted: `sqrt` in loss has a kink at zero, .* write \|z\| as jnp.abs"

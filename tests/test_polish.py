@@ -163,6 +163,7 @@ def test_it_is_the_same_under_jit_and_vmap_and_in_float32():
     assert abs(float(point.network.weights[0][0, 0] * point.network.weights[1][0, 0]) - 2) < 1e-6
 
 
+@pytest.mark.slow
 def test_derivatives_by_the_task_are_those_of_the_point():
     network = fl.LinearNetwork([[[0.5]]])
 

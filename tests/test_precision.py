@@ -206,6 +206,7 @@ def test_inputs_of_any_size_have_kinks_where_they_are(hidden, factor):
     np.testing.assert_allclose(found, known, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_weights_that_are_tiny_beside_their_units_are_told():
     """With the remedy that is told they have their digits."""
     task = gaussian(8)

@@ -93,6 +93,7 @@ def resting():
     return walk(start(1))
 
 
+@pytest.mark.slow
 def test_a_kink_that_turns_to_repel_a_dead_unit_is_a_branch(resting):
     logged = branches(resting)
     assert len(logged) == 1

@@ -180,6 +180,7 @@ def half():
     return fl.gradient_flow(NETWORK, TASK, 2.0, tau=0.5)
 
 
+@pytest.mark.slow
 def test_a_rule_without_a_memory_is_followed(half):
     fast = fl.gradient_flow(NETWORK, TASK, 2.0, rule=Fast())
     for a, b in zip(fast.final.weights, half.final.weights, strict=True):

@@ -49,6 +49,7 @@ def counts(on, length, spare):
     return np.array(found).T
 
 
+@pytest.mark.slow
 def test_windows_are_those_of_the_steps(descent):
     on = np.asarray(jax.vmap(lambda n: n.preactivations(TREE.x)[0])(descent.networks)) > 0
     for quantile, length, spare in ((0.0, LENGTH, 0), (0.13, 20, 1)):
