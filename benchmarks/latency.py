@@ -1,15 +1,17 @@
 """What a user waits for beside the steps: first calls, further calls, and a call's overhead.
 
-    python benchmarks/latency.py [--quick] [--repeats 3] [--against FOLDER]
+    python benchmarks/latency.py [--quick] [--repeats 3] [--only JOB ...] [--against FOLDER]
 
 "README" is all that stands there after its imports, of each version its own: a task, its modes, a
 network, its flow with mode hits, the linearization; "ten lines" is that flow alone. Each job runs
 in a process of its own, without a persistent compilation cache: the first call, which compiles;
 the median of further calls, with other seeds where it has one; and how many programs were
-compiled. "overhead" is a linear flow of a few steps: nearly all of it is what a call costs.
+compiled. "overhead" is a linear flow of a few steps: nearly all of it is what a call costs. "two
+layers" is an exact walk of 5 + 5 units on the same task, "MLP" one of the same network as an
+Equinox module.
 `--against` runs every job in turns with the flowlin of another checkout, too, and writes both. Wall
 seconds, medians over the repeats. Writes `latency.json` and the table `latency.md` to
-`benchmarks/results/`.
+`benchmarks/results/`; a choice of jobs with `--only`, which is printed, is not written.
 """
 
 import json
@@ -25,6 +27,7 @@ import numpy as np
 
 CHILD = """
 import contextlib, io, json, pathlib, sys, time
+import equinox as eqx
 import jax
 import jax.monitoring
 jax.config.update("jax_enable_x64", True)
@@ -45,23 +48,33 @@ def prepared():
     modes = fl.theory.modes(task, bias_strength=1.0)
     half = fl.ModeHits(modes, rho=0.5 * modes.full_strength)  # words that older versions know
 
-    def network(kind, seed):
-        return kind.init(task, hidden=(64,), variance=2e-4, key=jax.random.key(seed))
+    def network(kind, seed, hidden=(64,), variance=2e-4):
+        return kind.init(task, hidden=hidden, variance=variance, key=jax.random.key(seed))
 
     relu = {seed: network(fl.ReLUNetwork, seed) for seed in range(4)}
     linear = {seed: network(fl.LinearNetwork, seed) for seed in range(20)}
-    jax.block_until_ready(jax.tree.leaves((relu, linear, modes)))
-    return task, half, relu, linear
+    deep = {seed: network(fl.ReLUNetwork, seed, (5, 5), 0.05) for seed in range(4)}
+    mlps = {seed: mlp(deep[seed]) for seed in deep}
+    jax.block_until_ready(jax.tree.leaves((relu, linear, deep, mlps, modes)))
+    return task, half, relu, linear, deep, mlps
+
+def mlp(network):
+    "The same network as an Equinox module."
+    found = eqx.nn.MLP(8, 15, 5, 2, use_final_bias=False, key=jax.random.key(0))
+    where = lambda m: [*(one.weight for one in m.layers), *(one.bias for one in m.layers[:2])]
+    return eqx.tree_at(where, found, [*network.weights, *network.biases[:2]])
 
 jobs = {"README": (lines, 3)}
 if sys.argv[1] not in jobs:
-    task, half, relu, linear = prepared()
+    task, half, relu, linear, deep, mlps = prepared()
     flow = fl.gradient_flow
     jobs = {
         "ten lines": (lambda k: flow(relu[k], task, 60.0, events=(half,)), 3),
         "linear": (lambda k: flow(linear[k], task, 60.0), 19),
         "linear, mode hits": (lambda k: flow(linear[k], task, 60.0, events=(half,)), 19),
         "overhead": (lambda k: flow(linear[k % 20], task, 0.01), 399),
+        "two layers": (lambda k: flow(deep[k], task, 20.0), 3),
+        "MLP": (lambda k: flow(mlps[k], task, 20.0), 3),
         "descent": (lambda k: fl.gradient_descent(relu[k], task, 1e-2, 500), 3),
     }
 if sys.argv[1] == "linearization":
@@ -80,7 +93,7 @@ warm = sorted(seconds(k) for k in range(1, more + 1))[more // 2]
 print(json.dumps({"first": first, "further": warm, "programs": compiled}))
 """
 FLOWS = ("ten lines", "linear", "linear, mode hits", "overhead")
-JOBS = ("README", *FLOWS, "linearization", "descent")
+JOBS = ("README", *FLOWS, "two layers", "MLP", "linearization", "descent")
 HEAD = ("job", "first call", "further calls", "programs")
 
 
@@ -132,20 +145,22 @@ def main() -> None:
     parser = _common.parser(__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--against", type=pathlib.Path, help="a checkout of another version")
+    parser.add_argument("--only", nargs="+", choices=JOBS, default=JOBS, metavar="JOB")
     given = parser.parse_args()
     folders = [pathlib.Path(__file__).resolve().parent.parent]
     folders += [given.against.resolve()] if given.against else []
     if given.quick:
         print(table([contest("overhead", folders, 1)]))
         return
-    rows = [contest(job, folders, given.repeats) for job in JOBS]
+    rows = [contest(job, folders, given.repeats) for job in given.only]
     text = table(rows)
     if given.against:
         asked = ["git", "-C", str(given.against), "rev-parse", "--short", "HEAD"]
         commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
         text += f"\n\nBefore: commit {commit}."
     print(text)
-    _common.save("latency", rows, text)
+    if given.only == JOBS:
+        _common.save("latency", rows, text)
 
 
 if __name__ == "__main__":
