@@ -121,6 +121,7 @@ def test_it_is_told_at_every_tolerance(resting, rtol, solver):
     assert branches(flow) == pytest.approx(branches(resting), abs=of_flow(rtol))
 
 
+@pytest.mark.slow
 def test_no_branch_is_no_word():
     quiet = walk(start(0))
     assert not branches(quiet)
