@@ -2,7 +2,7 @@
 """Set-up and commands in one: makes `.venv`, installs flowlin into it, and runs a command there.
 
     python3 dev.py main [options]     the main job, examples/linearization_time.py
-    python3 dev.py test [options]     the tests of the first tier, by pytest: six minutes
+    python3 dev.py test [options]     the tests of the first tier, by pytest: eight minutes
     python3 dev.py test --all         both tiers; `test -m slow` for the second alone
     python3 dev.py docs               the documentation, into site/; any fault in it fails
     python3 dev.py run  COMMAND ...   anything else in the environment
