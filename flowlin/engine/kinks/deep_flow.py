@@ -23,7 +23,7 @@ from flowlin.engine.kinks.sides import (
     Hyperplanes,
     matrix_columns,
 )
-from flowlin.engine.kinks.sliding_flow import AbstractSlidingFlow, error_at_zero_outputs
+from flowlin.engine.kinks.sliding_flow import AbstractSlidingFlow, errors_at_zero_outputs
 from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.loss import Loss
@@ -70,7 +70,7 @@ class DeepFlow(AbstractSlidingFlow):
     tau: PyTree
     decay: Decay | None
     kinks: tuple[Hyperplanes, ...]  # per hidden layer
-    zero_output_error: Array  # size of e at zero outputs
+    zero_output_errors: Float[Array, "1 P"]  # sizes of e at zero outputs
 
     def __init__(
         self, network: ReLUNetwork, task: Task, loss: Loss, tau: PyTree, decay: Decay | None = None
@@ -86,7 +86,7 @@ class DeepFlow(AbstractSlidingFlow):
             Hyperplanes.from_inputs(x, share).with_moving_inputs([any_moves] * x.shape[1])
             for share, any_moves in zip(["line", *shares[1:]], moves, strict=False)
         )
-        self.zero_output_error = error_at_zero_outputs(task, loss)
+        self.zero_output_errors = errors_at_zero_outputs(task, loss)
 
     @property
     def slope(self) -> Array:
@@ -472,7 +472,7 @@ class DeepFlow(AbstractSlidingFlow):
 
     def drive_scales(self, parameters: Parameters) -> Float[Array, "H 1"]:
         """Return each unit's |C| at zero outputs at most, the scale of its rounding."""
-        scale, scales = self.zero_output_error * jnp.ones(self.task.outputs, self.task.x.dtype), []
+        scale, scales = jnp.full(self.task.outputs, jnp.max(self.zero_output_errors)), []
         for w in reversed(self.all_parameters(lax.stop_gradient(parameters))[0][1:]):
             scale = jnp.sqrt(jnp.sum((w * scale[:, None]) ** 2, axis=0))
             scales = [scale, *scales]

@@ -21,6 +21,8 @@ from flowlin.engine.kinks.sides import SLIDING, Approach
 
 # Tolerances by which a drive may be off after convergence; a hundred steps' errors add up.
 CONVERGED = 100.0
+# Of its scale at most, for a pair that slides: a larger drive moves weights, however loose `rtol`.
+LARGEST_ERROR = 1e-5
 FEWEST_POINTS = 6  # points per step at least, both ends included, that margins are interpolated at
 # Margins (n, 2, H, P) at some states, and the bounds (n, H, P) of u there.
 Margins = tuple[Array, Array]
@@ -74,8 +76,8 @@ def find_first_event(
     start, `before` how pairs neared their kinks up to there, and `order` that of the solver.
     """
     tolerance = flow.margin_tolerances(y, frozen)
-    both = jnp.stack([tolerance, _drive_tolerance(flow, frozen, y, tolerance, rtol)])
-    curve, slack, bounds = _margin_curve(flow, frozen, path, ends, values, both, order)
+    slack = _slack(values[0], tolerance, _drive_errors(flow, frozen, y, rtol))
+    curve = _margin_curve(flow, frozen, path, ends, values[0] + slack[None], slack, order)
     grid = curve.on_grid()
     passed, *bracket = curve.first_fall(*grid)
 
@@ -88,7 +90,8 @@ def find_first_event(
         return whole, whole, none, none[0], -whole
 
     low, high, margin, fired, slope = lax.cond(passed, locate, without_event)
-    scales, may_graze = _error_scales(flow, frozen, y, bounds, rtol)
+    # A kink that repels anywhere in the step counts: its drive may change sign before the turn.
+    scales, may_graze = _error_scales(flow, frozen, y, jnp.min(values[1], axis=0), rtol)
     event = FirstEvent(
         passed=passed,
         low=low,
@@ -148,42 +151,24 @@ def _error_scales(
     return scales, jnp.where(repels & ~frozen.has_drive_margin, scales, 0.0)
 
 
-def _drive_tolerance(
-    flow: Any, frozen: Any, y: Parameters, tolerance: Array, rtol: ArrayLike
-) -> Float[Array, "H P"]:
-    """Return the second margins that may be rounding, or errors where a dead unit rests.
-
-    A kink that is about to turn from attracting it to repelling it has to turn by more than an
-    error: after convergence C is one, of either sign.
-    """
-    error = CONVERGED * rtol * flow.drive_scales(y)
-    return jnp.where(frozen.rests, jnp.maximum(tolerance, error), tolerance)
-
-
 def _margin_curve(
     flow: Any,
     frozen: Any,
     path: Any,
     ends: tuple[Array, Array],
-    values: Margins,
-    tolerances: Array,
+    margins: Array,
+    slack: Array,
     order: Any,
-) -> tuple[MarginCurve, Array, Array]:
-    """Interpolate the margins along a step; `tolerances` (2, H, P) are those of both.
-
-    **Returns:** the curve, the slack that was added to each margin, and the least bounds of u.
-    """
-    margins, bounds = values
-    slack = _event_tolerance(margins[0], tolerances)
-    curve = MarginCurve.through_points(chebyshev_points(FEWEST_POINTS), margins + slack[None])
+) -> MarginCurve:
+    """Interpolate the margins along a step, to which their `slack` (2, H, P) was added."""
+    curve = MarginCurve.through_points(chebyshev_points(FEWEST_POINTS), margins)
     # As many points as make z exact, a polynomial of the dense output; it costs little.
     count = order * flow.degree + 1
     if count > FEWEST_POINTS:
         points = chebyshev_points(count)
         z = _distances_along(flow, frozen, path, *ends, points)
         curve = curve.with_finer_first(points, z + slack[:1], frozen.codes != SLIDING)
-    # A kink that repels anywhere in the step counts: its drive may change sign before the turn.
-    return curve, slack, jnp.min(bounds, axis=0)
+    return curve
 
 
 def _first_margin_event(curve, bracket, inside, tolerance) -> tuple[Array, Array, Array, Array]:
@@ -257,10 +242,29 @@ def _approach_after(
     return Approach(margin.astype(before.margin.dtype), nears)
 
 
-def _event_tolerance(margins: Array, tolerance: Array) -> Array:
-    """Return how far below zero each margin has to fall to count, by the margins at the start.
+def _drive_errors(flow: Any, frozen: Any, y: Parameters, rtol: ArrayLike) -> Float[Array, "2 H P"]:
+    """Return the margins that may be errors of a drive, as after convergence; zero for others.
 
-    Zero, but for pairs within rounding of their kinks (they have just switched, or belong to a
-    dead unit): those have to leave by more than rounding.
+    Those of a sample whose drives are small from the start are as small.
     """
-    return jnp.where(margins < tolerance, tolerance - jnp.minimum(margins, 0.0), 0.0)
+    scales, own = flow.drive_scales(y), flow.zero_output_errors[:1]
+    parts = own / jnp.maximum(jnp.max(own), jnp.finfo(own.dtype).tiny)
+    of_slides = jnp.minimum(CONVERGED * rtol, LARGEST_ERROR) * scales * parts
+    of_slides = jnp.where(frozen.codes == SLIDING, of_slides, jnp.zeros_like(scales))
+    return jnp.stack([of_slides, jnp.where(frozen.rests, CONVERGED * rtol * scales, of_slides)])
+
+
+def _slack(
+    margins: Float[Array, "n 2 H P"], rounding: Array, errors: Float[Array, "2 H P"]
+) -> Float[Array, "2 H P"]:
+    """Return how far below zero each margin may fall in a step without an event.
+
+    Nothing, but for pairs within `rounding` of their kinks at its start (they have just switched,
+    or belong to a dead unit): those have to leave by more than that. A margin that begins within an
+    error of zero and never falls as far below decides nothing: after convergence it is an error, of
+    either sign.
+    """
+    start, rounding = margins[0], rounding[None]
+    slack = jnp.where(start < rounding, rounding - jnp.minimum(start, 0.0), 0.0)
+    stays = (start < errors) & (jnp.min(margins, axis=0) > -errors)
+    return jnp.where(stays, 2 * errors, slack)

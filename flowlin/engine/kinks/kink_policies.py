@@ -296,9 +296,9 @@ class ExactKinks(AbstractKinks):
     below is off, or one of zero weights. Where its C, of all that share the kink, turns positive
     later the flow is not unique either, and a branch is logged: gates that are smooth and never
     zero revive the unit, once the integral of C since its death is zero. After convergence C is an
-    error; it counts where it comes from beyond a hundred `rtol` of its scale, or gets there. With
-    one layer a branch is also logged where a unit's weights pass through zero and kinks that repel
-    meet there: smooth gates may lead on where descent leaves the unit off.
+    error, and so is u of a slide; they count where they come from beyond a hundred `rtol` of their
+    scale, or get there. With one layer a branch is also logged where a unit's weights pass through
+    zero and kinks that repel meet there: smooth gates may lead on, and descent leave the unit off.
 
     Where a kink turns to repel a pair that slides on it, as where the readout of its unit passes
     zero, small steps of descent may leave it to either side, and a branch is logged.

@@ -25,7 +25,7 @@ from flowlin.engine.kinks.sides import (
 from flowlin.engine.kinks.sliding_flow import (
     MOST_MEETING,
     AbstractSlidingFlow,
-    error_at_zero_outputs,
+    errors_at_zero_outputs,
     gram_cosines,
 )
 from flowlin.networks.base import AbstractModel
@@ -77,7 +77,7 @@ class ModuleFlow(AbstractSlidingFlow):
     loss: Loss
     tau: PyTree
     decay: Decay | None
-    zero_output_error: Array  # size of e at zero outputs, of all or of each (N_out, 1)
+    zero_output_errors: Float[Array, "n P"]  # sizes of e at zero outputs, of all or of each
     leader: Int[Array, " n"]  # of each pair's kink, the first pair with the same z
 
     def __init__(
@@ -91,11 +91,11 @@ class ModuleFlow(AbstractSlidingFlow):
     ):
         self.network, self.task, self.loss = join_loss(network, task, loss)
         self.tau, self.decay = tau, decay
-        error = error_at_zero_outputs(task, loss)
+        errors = errors_at_zero_outputs(task, loss)
         if self.task is not task:  # the last output is the sample's loss
-            sizes = [error] * task.outputs + [error_at_zero_outputs(self.task, self.loss)]
-            error = jnp.stack(sizes)[:, None]
-        self.zero_output_error = error
+            of_loss = errors_at_zero_outputs(self.task, self.loss)
+            errors = jnp.concatenate([errors] * task.outputs + [of_loss])
+        self.zero_output_errors = errors
         pairs = sum(self.network.hidden) * task.samples
         self.leader = self._first_forever() if shares else jnp.arange(pairs)
 
@@ -489,10 +489,10 @@ class ModuleFlow(AbstractSlidingFlow):
         """Return each unit's largest scale of C, see the class; with all gates on."""
         parameters, samples = lax.stop_gradient(parameters), self.task.samples
         gates = jnp.ones((self.units, samples), self.task.x.dtype)
-        at = ModulePass([], gates)
+        at, sizes = ModulePass([], gates), jnp.max(self.zero_output_errors, axis=1, keepdims=True)
 
         def drive(signs: Array) -> Array:
-            error = self.zero_output_error * signs.astype(gates.dtype)
+            error = sizes * signs.astype(gates.dtype)
             return self.backward_pass(parameters, at, error, None).drive[0]
 
         shape = jnp.zeros((self.task.outputs, samples), gates.dtype)

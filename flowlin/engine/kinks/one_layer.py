@@ -20,6 +20,7 @@ from flowlin.engine.kinks.sides import (
     slide_constraint,
     slots_of,
 )
+from flowlin.engine.kinks.sliding_flow import errors_at_zero_outputs
 from flowlin.networks.network_kinds import ReLUNetwork
 from flowlin.tasks.task import Task
 from flowlin.training.loss import Loss
@@ -97,7 +98,7 @@ class OneLayerFlow(eqx.Module):
     decay: Decay | None
     kinks: Hyperplanes
     lengths: Float[Array, " P"]  # |x~|, of all coordinates
-    zero_output_error: Array  # size of e at zero outputs
+    zero_output_errors: Float[Array, "1 P"]  # sizes of e at zero outputs
     drift_rates: Float[Array, " N"] | None  # lambda of what moves of w~; None where z drifts not
     revives: bool = eqx.field(static=True)
 
@@ -125,8 +126,7 @@ class OneLayerFlow(eqx.Module):
         moves = jnp.asarray([bias] + [weights] * task.inputs, x.dtype)
         self.drift_rates = decay.first_rate() * moves if part else None  # pyright: ignore
         self.lengths = jnp.linalg.norm(x, axis=1)
-        at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y, task.weights))
-        self.zero_output_error = jnp.max(jnp.linalg.norm(at_zero, axis=1))
+        self.zero_output_errors = errors_at_zero_outputs(task, loss)
 
     def fix_sides(self, sides: Sides) -> FixedSides:
         """Return the sides as the vector field reads them."""
@@ -284,7 +284,7 @@ class OneLayerFlow(eqx.Module):
     def drive_scales(self, parameters: Parameters) -> Float[Array, "H 1"]:
         """Return each unit's |C| at zero outputs at most, the scale of its rounding."""
         readout = self.all_parameters(lax.stop_gradient(parameters))[0][1]
-        return self.zero_output_error * jnp.linalg.norm(readout, axis=0)[:, None]
+        return jnp.max(self.zero_output_errors) * jnp.linalg.norm(readout, axis=0)[:, None]
 
     def z_rounding(self, parameters: Parameters) -> Float[Array, "H P"]:
         """Return the |z| that may be rounding, told as by `DeepFlow.scales_of_rounding`."""

@@ -308,10 +308,10 @@ def gram_cosines(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
     return jnp.where(sizes > 0, gram / jnp.where(sizes > 0, sizes, 1.0), 0.0)
 
 
-def error_at_zero_outputs(task: Task, loss: Loss) -> Float[Array, ""]:
-    """Return the largest |dL/d outputs| of a sample where all outputs are zero."""
+def errors_at_zero_outputs(task: Task, loss: Loss) -> Float[Array, "1 P"]:
+    """Return |dL/d outputs| of each sample where all outputs are zero."""
     at_zero = lax.stop_gradient(jax.grad(loss)(jnp.zeros_like(task.y), task.y, task.weights))
-    return jnp.max(jnp.linalg.norm(at_zero, axis=1))
+    return jnp.linalg.norm(at_zero, axis=1)[None]
 
 
 def _add_beyond_rounding(velocity: Array, back: Array) -> Array:

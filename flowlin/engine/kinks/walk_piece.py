@@ -201,8 +201,8 @@ def _move_onto_kink(
     what = flow, frozen, event.margin, event.slack, step.y1
     shift = shift + _no_delay(*what, lax.stop_gradient(velocity))
     y = jax.tree.map(lambda a, v: a + shift * v, step.y1, velocity)
-    # A kink that had to turn by more than its error has turned some time before.
-    waited = jnp.where(jnp.any(event.margin & frozen.rests[None]), event.slack, 0.0)
+    # A drive that had to pass zero by more than its error has passed it some time before.
+    waited = jnp.where(jnp.any(event.margin & frozen.has_drive_margin[None]), event.slack, 0.0)
     return shift, y, (jnp.abs(beside - value) + waited) / jnp.abs(slope), jnp.abs(1 / slope)
 
 
