@@ -91,25 +91,30 @@ def test_runs_that_cannot_be_confirmed_say_so(modes_run, tree, aligned):
 
 @pytest.fixture(scope="module")
 def converged():
-    """By rtol: a walk that goes on long after convergence, and the same confirmed."""
+    """By rtol: a walk that goes on long after convergence, and the same confirmed.
+
+    At the looser one errors switch its gates for ever, at the finer one its slides are held.
+    """
     task = fl.tasks.offset_xor(0.5)
     network = fl.ReLUNetwork.init(task, 8, variance=1e-2, key=jax.random.key(0))
-    flows = [fl.gradient_flow(network, task, 1e3, rtol=r, solver=TSIT) for r in (1e-6, 1e-8)]
+    flows = [fl.gradient_flow(network, task, 1e3, rtol=r, solver=TSIT) for r in (1e-5, 1e-8)]
     return [(flow, flow.confirm()) for flow in flows]
 
 
 @pytest.mark.slow
 def test_after_convergence_nothing_is_determined(converged):
-    """Rounding switches gates for ever; t* stays where it was, at every tolerance."""
-    found = []
-    for flow, confirmed in converged:
-        assert len(flow.events) > 2 * int(np.sum(confirmed.events.is_determined))
+    """t* stays where it was, at every tolerance, and what may come later is said to be open."""
+    found, kept = [], []
+    for _, confirmed in converged:
+        kept.append(np.mean(confirmed.events.is_determined))
         assert 20 < confirmed.stats["converged"] < 200
         with pytest.warns(fl.LinearizationWarning, match="are not"):
             found.append(confirmed.linearization().closed)
         assert "no later event is determined" in repr(confirmed)
         assert "not determined after" in repr(found[-1])
     first, second = found
+    assert kept[0] < 0.5
+    assert kept[1] == 1
     assert first.fraction == second.fraction
     assert abs(first.time - second.time) <= first.bracket[1] - first.time < 1e-3
     assert second.determined_until > second.time

@@ -127,6 +127,9 @@ def test_so_do_those_of_several_layers(as_module):
     assert flow.losses[-1] == pytest.approx(0.262280, abs=1e-6)
     assert switches(flow) == {(1, 0, 2): [-1, 0]}
     assert not len(flow.events.select("branch"))
+    # Its drive falls by the same share in every unit of time, and below the bound here.
+    assert flow.stats["slides_decayed"] == pytest.approx(60, abs=3)
+    assert "on a pair slides by a drive within the error" in repr(flow)
 
 
 def test_a_slide_of_samples_of_little_weight_ends_in_time():
@@ -148,3 +151,13 @@ def test_a_slide_of_samples_of_little_weight_ends_in_time():
     rest = 4.1 / 1.25
     exact = start + np.log((rest - at_start) / (rest - 1.6)) * mass / (1.25 * e)
     assert end == pytest.approx(exact, rel=1e-8)
+
+
+def test_slides_from_tiny_weights_end_in_time():
+    """On the plateau before a mode all drives are tiny, and known to the error of what moves."""
+    tree = fl.tasks.hierarchy(levels=3)
+    network = fl.ReLUNetwork.init(tree, 12, 1e-24, key=jax.random.key(3))
+    coarse, fine = (fl.gradient_flow(network, tree, 130.0, rtol=rtol) for rtol in (1e-6, 1e-9))
+    ends = [log.time[np.asarray(log.old) == 0] for log in (coarse.events, fine.events)]
+    assert len(ends[0]) == len(ends[1]) > 10
+    assert np.allclose(*ends, rtol=0, atol=1e-3)

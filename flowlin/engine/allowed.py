@@ -140,6 +140,13 @@ class ErrorPerUnit(AbstractErrorScale):
         scale = [jnp.maximum(self.rtol * a, b) for a, b in zip(allowed, floor, strict=True)]
         return flatten_like(y0, jax.tree.unflatten(jax.tree.structure(as_tree(y0)), scale))
 
+    def relative_error(self, y: PyTree) -> Array:
+        """Return `rtol`, or the part of it that counts where units have grown a hundredfold."""
+        largest = largest_number(jax.tree.leaves(lax.stop_gradient(y)))
+        start = jnp.max(jnp.stack([jnp.max(size) for size in self.start.values()]))
+        share = GROWTH_FACTOR * start / jnp.where(largest > 0, largest, 1)
+        return self.rtol * (jnp.minimum(share, 1) if self.by_number else jnp.ones_like(share))
+
     def size_scale(self, y: PyTree) -> PyTree:
         """Return `rtol` of each number's unit: of its size or of its start, whichever is larger."""
         leaves, structure = jax.tree.flatten(as_tree(y))

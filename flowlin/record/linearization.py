@@ -182,12 +182,24 @@ def linearization_of_counts(counts: tuple[UnitCounts, UnitCounts], end: Array) -
     return _warn_if_lasting(_both_conventions(counts, end), end)
 
 
+def end_of_certainty(log: EventLog, counts: dict[str, Array]) -> ArrayLike:
+    """Return until when a run's log has all events: once confirmed, until a slide has decayed."""
+    return counts.get("slides_decayed", math.inf) if log.confirmed else math.inf
+
+
 def linearization_of_log(
-    log: EventLog, layer: int, samples: int, quantile: float, end: Array, settled: bool
+    log: EventLog,
+    layer: int,
+    samples: int,
+    quantile: float,
+    end: Array,
+    settled: bool,
+    certain_until: ArrayLike,
 ) -> Linearization:
     """Return t* in both conventions from a log of gates, or of unit switches at a quantile.
 
-    Nothing moves it any more where the run has `settled`, and nothing is warned of.
+    Nothing moves it any more where the run has `settled`, and nothing is warned of. The log has
+    all events up to `certain_until`.
 
     **Raises:** `ValueError` if the run logged neither.
     """
@@ -207,6 +219,8 @@ def linearization_of_log(
         bottom, top = (names.index(w) for w in wanted)
         log, until = _without_undetermined(log, [bottom, top])
         counts = [_count_units(log, bottom, top, lowest) for lowest in (1, 0)]
+    xp = _array_module((until, certain_until))
+    until = xp.minimum(xp.asarray(until), xp.asarray(certain_until))
     found = _both_conventions((counts[0], counts[1]), end, until)
     return found if settled else _warn_if_lasting(found, end)
 

@@ -45,6 +45,7 @@ from flowlin.record.event_log_summary import first_branch
 from flowlin.record.linearization import (
     Linearization,
     UnitCounts,
+    end_of_certainty,
     linearization_of_counts,
     linearization_of_log,
 )
@@ -120,10 +121,11 @@ class Trajectory(eqx.Module):
         `flow.events.unresolved` says where. Of exact walks and after `confirm`, `converged`: the
         time from which on no event is determined, or inf. Of exact walks `slots`, with how many
         they ended (see `ExactKinks`), `grazing_margin`, how nearly a pair missed a kink that
-        repels, and `rtol`; outside of `jit` and `vmap` also `undecided_touches`: how many times a
-        pair switched there and back within the run's error, see `EventLog.is_touch`; and where the
-        log has a branch `branch_because`, the first one's reason, and `branches`, how many have
-        each reason.
+        repels, `slides_decayed`, from when on a pair slides by a drive within the error, so that
+        its end would not be seen, or inf, and `rtol`; outside of `jit` and `vmap` also
+        `undecided_touches`: how many times a pair switched there and back within the run's error,
+        see `EventLog.is_touch`; and where the log has a branch `branch_because`, the first one's
+        reason, and `branches`, how many have each reason.
         """
         touches = count_touches(self.events)
         found: dict[str, Any] = {} if touches is None else {"undecided_touches": touches}
@@ -416,7 +418,10 @@ class Trajectory(eqx.Module):
             return linearization_of_counts((counts, counts), self.end)
         converged = concrete_array(self.counts.get("converged"), 0)
         settled = not self.events.confirmed and converged is not None and float(converged) < np.inf
-        return linearization_of_log(self.events, layer, self.samples, quantile, self.end, settled)
+        until = end_of_certainty(self.events, self.counts)
+        return linearization_of_log(
+            self.events, layer, self.samples, quantile, self.end, settled, until
+        )
 
     def _window_counts(
         self, layer: int, quantile: float, window: int

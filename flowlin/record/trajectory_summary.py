@@ -27,6 +27,7 @@ from flowlin.record.event_log_summary import (
 )
 from flowlin.record.linearization import (
     LinearizationTime,
+    end_of_certainty,
     lasts_until,
     linearization_of_log,
     linearization_time,
@@ -98,7 +99,7 @@ def trajectory_summary(flow: Any) -> Summary:
 
 
 def _graze_lines(flow: Any) -> list[tuple[str, ...]]:
-    """Say how many switches, and whether a pair's side, errors of the size of `rtol` decide."""
+    """Say which switches, sides and ends of slides errors of the size of `rtol` decide."""
     rows, touches = [], count_touches(flow.events)
     if touches:
         times = f"{format_count(touches, 'time')} a pair switched"
@@ -107,6 +108,10 @@ def _graze_lines(flow: Any) -> list[tuple[str, ...]]:
     if margin is not None and rtol is not None and margin < rtol:
         missed = f"a pair missed a kink that repels by {margin:.1e} of its size"
         rows.append(("grazing", f"{missed}, below rtol = {rtol:.0e}: it may go another way"))
+    since = concrete_array(flow.counts.get("slides_decayed"), 0)
+    if since is not None and np.isfinite(since):
+        held = f"from t = {since:.6g} on a pair slides by a drive within the error"
+        rows.append(("slides", f"{held}: its end would not be seen"))
     return rows
 
 
@@ -198,13 +203,14 @@ def t_star_maxima(flow: Any) -> dict[str, LinearizationTime]:
     for (layer, quantile), counts in sorted((flow.step_counts or {}).items()):
         suffix = f"({quantile:g})" if quantile else ""
         found[t_star_label(suffix, layer)] = linearization_time(counts, flow.end)
+    until = end_of_certainty(flow.events, flow.counts)
     for channel in flow.events.channels:
         logs = re.fullmatch(r"gate|always_on(\(.*\))?", channel.name)
         if logs and channel.prefix and channel.prefix[0] < len(places):
             star = t_star_label(logs[1] or "", channel.prefix[0])
             quantile = float(logs[1][1:-1]) if logs[1] else 0.0
             both = linearization_of_log(
-                flow.events, channel.prefix[0], flow.samples, quantile, flow.end, settled=True
+                flow.events, channel.prefix[0], flow.samples, quantile, flow.end, True, until
             )
             found |= {f"{star} open": both.open, f"{star} closed": both.closed}
     return found

@@ -35,7 +35,7 @@ from flowlin.training.schedule import Schedule
 
 # The format of a run's state: raised with every change of its leaves, which a test notices, or of
 # what they mean.
-STATE_FORMAT = 8
+STATE_FORMAT = 9
 CHECKPOINT_SECONDS = (
     30.0  # about so long between two checkpoints; longer where writing one would take
 )

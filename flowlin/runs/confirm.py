@@ -73,7 +73,7 @@ def with_global_errors(flow: Trajectory, other: Trajectory, factor: float) -> Tr
     )
     time, sure = np.asarray(events.time), np.isfinite(uncertainty)
     late = ~sure & (time > np.max(time[sure], initial=0.0))
-    known = float(flow.counts.get("converged", np.inf))
+    known = min(float(flow.counts.get(name, np.inf)) for name in ("converged", "slides_decayed"))
     converged = jnp.asarray(np.min(time[late], initial=known), dtype)
     return replace_fields(
         flow,

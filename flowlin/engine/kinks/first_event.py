@@ -37,6 +37,7 @@ class FirstEvent(eqx.Module):
       step.
     - `fired`: the pair of that margin, and those at their kinks with it.
     - `scale`: by what a margin that ends there may be off.
+    - `undecided`: whether a slide is held by so small a drive that its end would not be seen.
     - `approach`: as in `Piece`.
     """
 
@@ -48,15 +49,16 @@ class FirstEvent(eqx.Module):
     slope: Float[Array, ""]
     fired: Bool[Array, "H P"]
     scale: Float[Array, ""]
+    undecided: Bool[Array, ""]
     approach: Approach
 
     @staticmethod
     def none_so_far(approach: Approach) -> "FirstEvent":
         """Return that of a step before it is taken."""
         pairs = jnp.zeros(approach.nears.shape, bool)
-        zero = jnp.zeros((), approach.margin.dtype)
+        zero, no = jnp.zeros((), approach.margin.dtype), jnp.asarray(False)
         none = jnp.stack([pairs, pairs])
-        return FirstEvent(jnp.asarray(False), zero, zero, none, zero, zero, pairs, zero, approach)
+        return FirstEvent(no, zero, zero, none, zero, zero, pairs, zero, no, approach)
 
 
 def find_first_event(
@@ -68,15 +70,17 @@ def find_first_event(
     y: Parameters,
     before: Approach,
     rtol: ArrayLike,
+    error_at_rest: ArrayLike,
     order: Any,
 ) -> FirstEvent:
     """Find the first event on the dense output `path` of a step between the times `ends`.
 
     `values` are those at `FEWEST_POINTS` Chebyshev points of the step, `y` is the state at its
-    start, `before` how pairs neared their kinks up to there, and `order` that of the solver.
+    start, `before` how pairs neared their kinks up to there, `error_at_rest` what a state at rest
+    may err by, relative to its size, and `order` that of the solver.
     """
     tolerance = flow.margin_tolerances(y, frozen)
-    slack = _slack(values[0], tolerance, _drive_errors(flow, frozen, y, rtol))
+    slack, stays = _slack(values[0], tolerance, _drive_errors(flow, frozen, y, error_at_rest))
     curve = _margin_curve(flow, frozen, path, ends, values[0] + slack[None], slack, order)
     grid = curve.on_grid()
     passed, *bracket = curve.first_fall(*grid)
@@ -101,6 +105,7 @@ def find_first_event(
         slope=slope,
         fired=fired,
         scale=jnp.max(jnp.where(fired, rtol * scales, 0.0)),
+        undecided=jnp.any(stays & (frozen.codes == SLIDING)[None]),
         approach=_approach_after(before, grid, high, may_graze, tolerance, fired),
     )
     return lax.stop_gradient(event)
@@ -242,22 +247,22 @@ def _approach_after(
     return Approach(margin.astype(before.margin.dtype), nears)
 
 
-def _drive_errors(flow: Any, frozen: Any, y: Parameters, rtol: ArrayLike) -> Float[Array, "2 H P"]:
+def _drive_errors(flow: Any, frozen: Any, y: Parameters, error: ArrayLike) -> Float[Array, "2 H P"]:
     """Return the margins that may be errors of a drive, as after convergence; zero for others.
 
     Those of a sample whose drives are small from the start are as small.
     """
     scales, own = flow.drive_scales(y), flow.zero_output_errors[:1]
     parts = own / jnp.maximum(jnp.max(own), jnp.finfo(own.dtype).tiny)
-    of_slides = jnp.minimum(CONVERGED * rtol, LARGEST_ERROR) * scales * parts
+    of_slides = jnp.minimum(CONVERGED * error, LARGEST_ERROR) * scales * parts
     of_slides = jnp.where(frozen.codes == SLIDING, of_slides, jnp.zeros_like(scales))
-    return jnp.stack([of_slides, jnp.where(frozen.rests, CONVERGED * rtol * scales, of_slides)])
+    return jnp.stack([of_slides, jnp.where(frozen.rests, CONVERGED * error * scales, of_slides)])
 
 
 def _slack(
     margins: Float[Array, "n 2 H P"], rounding: Array, errors: Float[Array, "2 H P"]
-) -> Float[Array, "2 H P"]:
-    """Return how far below zero each margin may fall in a step without an event.
+) -> tuple[Float[Array, "2 H P"], Bool[Array, "2 H P"]]:
+    """Return how far below zero each margin may fall in a step without an event, and which stay.
 
     Nothing, but for pairs within `rounding` of their kinks at its start (they have just switched,
     or belong to a dead unit): those have to leave by more than that. A margin that begins within an
@@ -267,4 +272,4 @@ def _slack(
     start, rounding = margins[0], rounding[None]
     slack = jnp.where(start < rounding, rounding - jnp.minimum(start, 0.0), 0.0)
     stays = (start < errors) & (jnp.min(margins, axis=0) > -errors)
-    return jnp.where(stays, 2 * errors, slack)
+    return jnp.where(stays, 2 * errors, slack), stays

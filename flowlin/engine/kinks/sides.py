@@ -375,6 +375,7 @@ class Piece(eqx.Module):
     """A piece of a step from `start` to `end`; sides change at its end where `fired`.
 
     - `shift`: by what an error of `rtol` in what changes there moves the end, see `EventLog.shift`.
+    - `undecided`: whether a slide is held by so small a drive that its end would not be seen.
     - `approach`: how pairs came near their kinks and turned back, up to its end.
     """
 
@@ -388,6 +389,7 @@ class Piece(eqx.Module):
     jump: Bool[Array, ""]  # whether the velocity at its end is not the inner solver's
     uncertainty: Float[Array, ""]
     shift: Float[Array, ""]
+    undecided: Bool[Array, ""]
     approach: "Approach"
 
 

@@ -114,14 +114,15 @@ class WalkState(AbstractCounting):
     jump: Bool[Array, ""]  # whether the velocity jumped at the very end of the last step
     failure_time: Float[Array, ""]  # time of an event that could not be decided, else inf
     evaluations: Int[Array, ""]  # of the velocity, up to here
+    undecided_since: Float[Array, ""]  # from when on a slide is `Piece.undecided`, or inf
     approach: Approach
 
     def report(self, ts: Array) -> Report:
-        """Return the evaluations so far, the grazing margin, and what the sides report."""
+        """Return the evaluations so far, the grazing margin, and what slides and sides report."""
         del ts
         never = jnp.full_like(self.failure_time, jnp.inf)
         own = {"accepted_evaluations": self.evaluations, "converged": never}
-        own |= {"grazing_margin": self.approach.margin}
+        own |= {"grazing_margin": self.approach.margin, "slides_decayed": self.undecided_since}
         return {**own, **self.sides.report}, {}
 
 
@@ -182,6 +183,7 @@ class ExactWalk(Forwarding[WalkState]):
             jump=jnp.asarray(False),
             failure_time=never,
             evaluations=jnp.ones((), int),
+            undecided_since=never,
             approach=Approach.none_so_far(sides.codes, self.flow.task.x.dtype),
         )
 
@@ -195,6 +197,7 @@ class ExactWalk(Forwarding[WalkState]):
     def _walk_step(self, terms, t0, t1, y0, solver_state, made_jump):
         """Take one step: a chain of pieces, until t1 or until there is no point in going on."""
         state = replace_fields(solver_state, jump=solver_state.jump | made_jump)
+        rtol, error_at_rest = self.error_scale.rtol, self.error_scale.relative_error(y0)
         start = _WalkProgress(
             t=t0,
             y=y0,
@@ -209,7 +212,7 @@ class ExactWalk(Forwarding[WalkState]):
             frozen = self.flow.fix_sides(walk.state.sides)
             piece = step_to_event(
                 self.flow, self.solver, terms, walk.t, t1, walk.y, frozen,
-                walk.state.inner, walk.state.jump, walk.state.approach, self.error_scale.rtol,
+                walk.state.inner, walk.state.jump, walk.state.approach, rtol, error_at_rest,
             )  # fmt: skip
             return self._advance_past(walk, piece)
 
@@ -243,6 +246,7 @@ class ExactWalk(Forwarding[WalkState]):
             + steps * evaluations(self.solver.solver)
             + piece.jump.astype(int)
         )
+        since = jnp.minimum(walk.state.undecided_since, piece.start)
         state = replace_fields(
             walk.state,
             inner=piece.inner,
@@ -251,6 +255,7 @@ class ExactWalk(Forwarding[WalkState]):
             jump=piece.jump,
             failure_time=end,
             evaluations=spent,
+            undecided_since=jnp.where(piece.undecided, since, jnp.inf),
             approach=piece.approach,
         )
         return _WalkProgress(

@@ -34,10 +34,12 @@ def step_to_event(
     made_jump: ArrayLike,
     before: Approach,
     rtol: ArrayLike,
+    error_at_rest: ArrayLike,
 ) -> Piece:
     """Take one step of `solver` from t towards t1 at frozen sides, and end it at its first event.
 
-    `flow` is a `OneLayerFlow` or a `DeepFlow`, `before` how pairs neared their kinks up to t.
+    `flow` is a `OneLayerFlow` or a `DeepFlow`, `before` how pairs neared their kinks up to t, and
+    `error_at_rest` what a state at rest may err by, relative to its size.
 
     The event is found on the dense output. The state there is that of a second step which ends
     at it (the dense output has fewer digits), moved onto the kink by one Newton correction along
@@ -45,7 +47,9 @@ def step_to_event(
     The correction also carries the derivative of the event's time, with the slope of the flow.
     """
     velocity, outdated = solver.first_stage(terms, t, y, frozen, inner, made_jump)
-    start = _PieceStart(flow, solver, terms, t, t1, y, frozen, before, rtol, outdated)
+    start = _PieceStart(
+        flow, solver, terms, t, t1, y, frozen, before, rtol, error_at_rest, outdated
+    )
     step = start.step_to_event(velocity)
     event = step.event
 
@@ -73,6 +77,7 @@ def step_to_event(
         jump=jnp.any(event.fired) | moved,
         uncertainty=lax.stop_gradient(uncertainty),
         shift=lax.stop_gradient(per_error * event.scale.astype(t.dtype)),
+        undecided=event.undecided,
         approach=event.approach,
     )
 
@@ -111,6 +116,7 @@ class _PieceStart(eqx.Module):
     frozen: Any
     before: Approach
     rtol: ArrayLike
+    error_at_rest: ArrayLike
     outdated: Array | None
 
     @property
@@ -151,8 +157,9 @@ class _PieceStart(eqx.Module):
 
         def first_event() -> tuple[FirstEvent, Parameters, Array]:
             order = self.solver.order(self.terms)
-            what = self.flow, self.frozen, path, ends, margins, self.y, self.before, self.rtol
-            return find_first_event(*what, order), error, step.at_end
+            what = self.flow, self.frozen, path, ends, margins, self.y, self.before
+            event = find_first_event(*what, self.rtol, self.error_at_rest, order)
+            return event, error, step.at_end
 
         def at_end() -> tuple[FirstEvent, Parameters, Array]:
             own = jnp.where(event.margin[None], margins[0][:2], 0.0)

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import ArrayLike, PyTree
+from jaxtyping import Array, ArrayLike, PyTree
 
 
 class AbstractErrorScale(eqx.Module):
@@ -22,6 +22,10 @@ class AbstractErrorScale(eqx.Module):
     def __call__(self, y0: PyTree, y1: PyTree) -> PyTree:
         """Return each number's allowed error, by both ends of a step; not differentiated."""
 
+    @abc.abstractmethod
+    def relative_error(self, y: PyTree) -> Array:
+        """Return the largest error that is allowed to a state at rest, relative to its size."""
+
 
 class ErrorPerNumber(AbstractErrorScale):
     """The error `atol` + `rtol` |y|, where the user gives an `atol`."""
@@ -36,3 +40,9 @@ class ErrorPerNumber(AbstractErrorScale):
             return self.atol + self.rtol * jnp.maximum(jnp.abs(a), jnp.abs(b))
 
         return lax.stop_gradient(jax.tree.map(number_scale, y0, y1))
+
+    def relative_error(self, y: PyTree) -> Array:
+        """Return the allowed error of the largest number."""
+        leaves = jax.tree.leaves(lax.stop_gradient(y))
+        largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in leaves]))
+        return self.rtol + self.atol / jnp.where(largest > 0, largest, 1)
