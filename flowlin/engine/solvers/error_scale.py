@@ -45,4 +45,4 @@ class ErrorPerNumber(AbstractErrorScale):
         """Return the allowed error of the largest number."""
         leaves = jax.tree.leaves(lax.stop_gradient(y))
         largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in leaves]))
-        return self.rtol + self.atol / jnp.where(largest > 0, largest, 1)
+        return jnp.asarray(self.rtol + self.atol / jnp.where(largest > 0, largest, 1))
