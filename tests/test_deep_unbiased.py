@@ -240,6 +240,21 @@ def test_sides_are_those_of_the_only_minimum(shape):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rtol", [1e-8, 1e-10])
+def test_a_dead_unit_is_not_waked_where_the_layer_below_goes_silent(rtol):
+    """Its weights are errors of the step in which it died, and so is the side of one of its pairs.
+
+    At these two the unit came on with it, and no branch was told.
+    """
+    network, task = draw("2-2-1-2-1", 18)
+    flow = exact(network, task, END, rtol, throw=False)
+    ends = ends_of_descent([(network, task)], 2.5e-4)[0]
+    assert np.abs(ends - flattened(flow.final.weights)).max() < 5e-4
+    assert not np.any(np.asarray(flow.events.select("gate").new) > 0)
+    assert "the kink on which a dead unit rests turns" in flow.stats["branch_because"]
+
+
+@pytest.mark.slow
 def test_so_are_those_of_a_module():
     def as_module(network):
         mlp = eqx.nn.MLP(1, 1, 2, 2, use_bias=False, use_final_bias=False, key=jax.random.key(0))

@@ -251,18 +251,18 @@ class DeepSwitching(AbstractSwitching):
         """Return the new sides where inputs of pairs may be zero (`flowlin.engine.kinks.unfed`).
 
         A pair that only pairs at their kinks feed reaches z = 0 with them: the event is theirs, and
-        it chooses with them. The loss is not convex there, and the choice may run in circles; it
-        then begins again where some feeding pairs rise, one selection of them after another.
+        it chooses with them, but for a dead unit's. The loss is not convex there, and the choice
+        may circle; it then begins again where some feeding pairs rise, one selection after another.
         """
         flow, parameters, codes = self.flow, event.parameters, event.sides.codes
-        fired, near = event.fired, event.at_kink
+        fired, near, rests = event.fired, event.at_kink, event.sides.rests != 0
         tied = flow.with_followers(fired | near)
         idle = flow.is_unfed(jnp.where(tied, SLIDING, codes))
         reached = tied & (codes == ON) & flow.apply_across_layers(unfed.any_above, fired & idle)
         fired = fired | (near & flow.any_of_kink(reached))
         fired, near = fired & ~idle, near & ~idle
         at_kinks = flow.with_followers(fired | near | (codes == SLIDING)) & ~idle
-        above = idle & flow.apply_across_layers(unfed.any_below, at_kinks)
+        above = idle & ~rests & flow.apply_across_layers(unfed.any_below, at_kinks)
         feeds = at_kinks & flow.apply_across_layers(unfed.any_above, above)
         ranks = flow.apply_across_layers(unfed.rank_in_layer, feeds)
         ray = exit_ray(flow, event, fired)
