@@ -110,10 +110,8 @@ class DeepSwitching(AbstractSwitching):
         codes = flow.sides_of_followers(jnp.where((z > 0) & ~near, ON, OFF).astype(jnp.int8))
         tied = flow.fix_sides(self._layer_sides(jnp.where(near, SLIDING, codes)))
         can_slide = flow.drive_bounds(parameters, tied)[0] < 0  # for some gates above it
-        rises = (
-            flow.preactivation_rates(parameters, flow.both_passes(parameters, flow.gates(codes)))
-            > 0
-        )
+        passes = flow.both_passes(parameters, flow.gates(codes))
+        rises = flow.preactivation_rates(parameters, passes) > 0
         codes = jnp.where(near & ~can_slide & rises, ON, codes).astype(jnp.int8)
         sides = lax.cond(
             jnp.any(near & can_slide),
@@ -251,18 +249,19 @@ class DeepSwitching(AbstractSwitching):
         """Return the new sides where inputs of pairs may be zero (`flowlin.engine.kinks.unfed`).
 
         A pair that only pairs at their kinks feed reaches z = 0 with them: the event is theirs, and
-        it chooses with them, but for a dead unit's. The loss is not convex there, and the choice
-        may circle; it then begins again where some feeding pairs rise, one selection after another.
+        it chooses with them, unless its weights are rounding. The loss is not convex there, and the
+        choice may circle; it then begins again where a selection of feeding pairs rises.
         """
         flow, parameters, codes = self.flow, event.parameters, event.sides.codes
-        fired, near, rests = event.fired, event.at_kink, event.sides.rests != 0
-        tied = flow.with_followers(fired | near)
+        tied = flow.with_followers(event.fired | event.at_kink)
         idle = flow.is_unfed(jnp.where(tied, SLIDING, codes))
-        reached = tied & (codes == ON) & flow.apply_across_layers(unfed.any_above, fired & idle)
-        fired = fired | (near & flow.any_of_kink(reached))
-        fired, near = fired & ~idle, near & ~idle
+        left = flow.apply_across_layers(unfed.any_above, event.fired & idle)
+        reached = flow.any_of_kink(tied & left & (codes == ON))
+        fired = (event.fired | (event.at_kink & reached)) & ~idle
+        near = event.at_kink & ~idle
         at_kinks = flow.with_followers(fired | near | (codes == SLIDING)) & ~idle
-        above = idle & ~rests & flow.apply_across_layers(unfed.any_below, at_kinks)
+        above = flow.apply_across_layers(unfed.any_below, at_kinks)
+        above = above & idle & ~flow.has_no_weights(parameters)
         feeds = at_kinks & flow.apply_across_layers(unfed.any_above, above)
         ranks = flow.apply_across_layers(unfed.rank_in_layer, feeds)
         ray = exit_ray(flow, event, fired)
