@@ -235,6 +235,12 @@ def largest_number(leaves: Sequence[Array]) -> Array:
     return jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves]))
 
 
+def finite_or(other: PyTree, tree: PyTree) -> PyTree:
+    """Return a tree if all its numbers are finite, else the other one."""
+    fine = jnp.isfinite(largest_number(jax.tree.leaves(tree)))
+    return jax.tree.map(lambda a, b: jnp.where(fine, b, a), other, tree)
+
+
 def in_full_precision() -> contextlib.AbstractContextManager[None]:
     """Make products within as precise as their arrays, unless JAX was told a precision.
 

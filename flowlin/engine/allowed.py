@@ -51,7 +51,7 @@ from jax import lax
 from jaxtyping import Array, PyTree
 
 from flowlin._tools.arrays import Scalar
-from flowlin._tools.numerics import as_tree, flatten_like, largest_number
+from flowlin._tools.numerics import as_tree, finite_or, flatten_like, largest_number
 from flowlin.engine.solvers.error_scale import AbstractErrorScale
 from flowlin.training.problem import Problem
 
@@ -299,9 +299,8 @@ class ErrorScaledController(diffrax.AbstractAdaptiveStepSizeController):
 
     def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, state):  # pyright: ignore
         """Choose the next step as diffrax does, by ratios of errors to what is allowed."""
-        fine = jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(y1_candidate)]))
         # A stage outside of the field's domain: the error is NaN, its scale shall not be.
-        y1 = jax.tree.map(lambda a, b: jnp.where(fine, b, a), y0, y1_candidate)
-        ratios = jax.tree.map(jnp.divide, y_error, self.error_scale(y0, y1))
+        scale = self.error_scale(y0, finite_or(y0, y1_candidate))
+        ratios = jax.tree.map(jnp.divide, y_error, scale)
         none = jax.tree.map(jnp.zeros_like, y0)
         return self.pid.adapt_step_size(t0, t1, none, none, args, ratios, error_order, state)

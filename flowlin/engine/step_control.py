@@ -8,7 +8,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from flowlin._tools.arrays import replace_fields
-from flowlin._tools.numerics import previous_float
+from flowlin._tools.numerics import finite_or, previous_float
 from flowlin.engine.kinks.averaged import AbstractAveraging
 from flowlin.engine.method import Method
 from flowlin.engine.recorder import RecorderState
@@ -163,7 +163,8 @@ class PausingController(diffrax.AbstractAdaptiveStepSizeController[PausingState,
     def _is_at_rest(self, y0: PyTree, y1: PyTree) -> Array:
         """Tell whether a step moves nothing by more than the noise of its error."""
         assert self.error_scale is not None
-        moves = jax.tree.map(lambda a, b, s: (b - a) / s, y0, y1, self.error_scale(y0, y1))
+        scale = self.error_scale(y0, finite_or(y0, y1))  # as the controller has it: compiled once
+        moves = jax.tree.map(lambda a, b, s: (b - a) / s, y0, y1, scale)
         return jnp.asarray(self.norm(moves)) <= REST_FACTOR
 
 

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from flowlin._tools.arrays import Parameters, prepend_constant
 from flowlin._tools.numerics import dtype_rounding
 from flowlin.engine.kinks import unfed
+from flowlin.engine.kinks.shared_kinks import SharedKinks
 from flowlin.engine.kinks.sides import (
     OFF,
     ON,
@@ -141,16 +142,14 @@ class DeepFlow(AbstractSlidingFlow):
         """Return None: who shares a kink is told by a pass (`splitter`)."""
         del gates
 
-    def join_sharers(
-        self, codes: Int[Array, "H P"], pairs: Bool[Array, "H P"]
-    ) -> tuple[Bool[Array, "H P"], Callable[[Array], Array] | None]:
-        """Return the `pairs` at their kinks with all that share these, and what splits values so.
+    def shared_kinks(self, codes: Int[Array, "H P"], pairs: Bool[Array, "H P"]) -> SharedKinks:
+        """Return the kinks as pairs share them where `pairs` at theirs are off.
 
         With biases: where all units below are off, or have just come to their kinks, z is the bias
         alone. Without, None is said of who shares.
         """
         if not self.feeds_all:
-            return pairs, None
+            return SharedKinks(pairs, self.is_leader, None)
         found, off, empty = [], [], jnp.zeros((1, self.task.samples), bool)
         for own, at_kink in zip(self.split_layers(codes), self.split_layers(pairs), strict=True):
             found.append(at_kink | (jnp.any(at_kink & empty, axis=1, keepdims=True) & empty))
@@ -158,17 +157,18 @@ class DeepFlow(AbstractSlidingFlow):
             empty = jnp.all(off[-1], axis=0, keepdims=True) & (self.network.slope == 0)
         gates = self.split_layers(self.gates(jnp.where(jnp.concatenate(off), OFF, ON)))
         at = ForwardPass([], [self.task.x.T, *gates], gates)
-        return jnp.concatenate(found), self.splitter(at)
+        return SharedKinks(jnp.concatenate(found), self.is_leader, self.splitter(at))
 
     def joint_drive(self, at: FullPass) -> Float[Array, "H P"]:
         """Return `kink_drive` of a pass, split by `splitter`."""
         return self.splitter(at)(self.kink_drive(at.drive))
 
-    def splitter(self, at: ForwardPass) -> Callable[[Array], Array]:
+    def splitter(self, at: ForwardPass, shares: None = None) -> Callable[[Array], Array]:
         """Return what splits values among the pairs that share a kink by what is sent to them.
 
         With biases that depends on the pass's gates alone.
         """
+        del shares
         leads = [kinks.is_leader for kinks in self.kinks]
 
         def split(pairs: Array) -> Array:
@@ -346,14 +346,14 @@ class DeepFlow(AbstractSlidingFlow):
         parameters: Parameters,
         codes: Int[Array, "H P"],
         at_event: Bool[Array, "H P"],
-        rests: Bool[Array, "H P"],
+        counted: Bool[Array, "H P"],
     ) -> tuple[Bool[Array, "H P"], Bool[Array, ""]]:
         """Return the pairs that meet at an event, and whether their sides have to be proven.
 
         They have where pairs without inputs meet others at their kinks, or one unit's kinks depend
         on each other; also those at which a dead unit rests, as pairs below can wake it.
         """
-        del parameters, rests
+        del parameters, counted
         pairs = self.with_followers(at_event | (codes == SLIDING))
         base = jnp.where(pairs, SLIDING, codes)
         idle = self.is_unfed(base)

@@ -166,14 +166,14 @@ class DeepSwitching(AbstractSwitching):
         flow = self.flow
         near = flow.is_at_kink(parameters, widely=not flow.feeds_all)
         at_kinks = near | fired | (sides.codes == SLIDING)
-        joined, share = flow.join_sharers(sides.codes, at_kinks)
-        near = near | (joined & flow.is_leader)
+        shared = flow.shared_kinks(sides.codes, at_kinks)
+        near = near | (shared.pairs & flow.is_leader)
         rests, here = sides.rests == RESTS, near | fired  # fired: up to an error of the step
         turns, fired = fired & rests, fired & ~rests
         at, doubt = (sides, fired, near), jnp.zeros((), jnp.int8)
         if isinstance(flow, ModuleFlow):
             at = self._with_pairs_above(parameters, *at)
-        event = event_at(flow, parameters, *at, share)
+        event = event_at(flow, parameters, *at, shared)
         if isinstance(flow, ModuleFlow):
             new, doubt = self._check_by_descent(event, self._new_sides(event))
         elif flow.feeds_all:
@@ -306,7 +306,7 @@ class DeepSwitching(AbstractSwitching):
         flow, parameters, codes = self.flow, event.parameters, event.sides.codes
         here = event.fired | event.at_kink
         rests = rests_of(new, here, event.sides.rests) != 0
-        pairs, wanted = flow.pairs_that_meet(parameters, codes, here, rests)
+        pairs, wanted = flow.pairs_that_meet(parameters, codes, here, event.is_leader & ~rests)
         wanted = wanted & (new.failure != NO_SLOTS)
         exits = flow.with_followers(event.fired & (codes == SLIDING))
 

@@ -13,7 +13,11 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flowlin._tools.arrays import Parameters
 from flowlin.engine.kinks.probes import random_signs, root_mean_square
-from flowlin.engine.kinks.shared_kinks import first_with_same_values, mean_of_sharers
+from flowlin.engine.kinks.shared_kinks import (
+    SharedKinks,
+    first_with_same_values,
+    mean_of_sharers,
+)
 from flowlin.engine.kinks.sides import (
     OFF,
     ON,
@@ -175,9 +179,13 @@ class ModuleFlow(AbstractSlidingFlow):
         """Return `kink_drive` of a pass, split by `splitter`."""
         return self.splitter(at)(self.kink_drive(at.drive))
 
-    def splitter(self, at: ModulePass) -> Callable[[Array], Array]:
-        """Return what takes the mean of leaders' values among those that share a kink for now."""
-        return partial(mean_of_sharers, self.first_of_sharers(at.gates), self.is_leader)
+    def splitter(self, at: ModulePass, shares: Array | None = None) -> Callable[[Array], Array]:
+        """Return what takes the mean of leaders' values among those that share a kink for now.
+
+        `shares` is `first_of_sharers` of the pass's gates where that is known.
+        """
+        first = self.first_of_sharers(at.gates) if shares is None else shares
+        return partial(mean_of_sharers, first, self.is_leader)
 
     def gates(self, codes: Int[Array, "H P"]) -> Float[Array, "H P"]:
         """Return the gates to the sides, those of sliding pairs off."""
@@ -340,22 +348,22 @@ class ModuleFlow(AbstractSlidingFlow):
         """Return `margins`, and the `slide_bound` of each kink: negative where it repels."""
         at, u = self.pass_with_slides(parameters, frozen)
         z, slides = at.z[0], frozen.codes == SLIDING
-        mean = partial(mean_of_sharers, frozen.shares, self.is_leader)
+        mean = self.splitter(at, frozen.shares)
         u, bound = mean(u), self.slide_bound(mean(self.kink_drive(at.drive)))
         side = jnp.where(frozen.codes == ON, z, -z)
         highest = jnp.where(slides, bound - u, jnp.where(frozen.rests, bound, 1.0))
         margins = jnp.stack([jnp.where(slides, u, side), highest])
         return jnp.where(self.is_leader[None], margins, 1.0), bound
 
-    def join_sharers(
-        self, codes: Int[Array, "H P"], pairs: Bool[Array, "H P"]
-    ) -> tuple[Bool[Array, "H P"], Callable[[Array], Array] | None]:
-        """Return the `pairs` at their kinks with all that share these, and what splits values."""
+    def shared_kinks(self, codes: Int[Array, "H P"], pairs: Bool[Array, "H P"]) -> SharedKinks:
+        """Return the kinks as pairs share them where `pairs` at theirs are off."""
         first = self.first_of_sharers(self.gates(jnp.where(pairs, OFF, codes)))
         if first is None:
-            return pairs, None
-        found = jax.ops.segment_max(jnp.ravel(pairs).astype(int), first, first.size)[first]
-        return (found > 0).reshape(pairs.shape), partial(mean_of_sharers, first, self.is_leader)
+            return SharedKinks(pairs, self.is_leader, None)
+        joined = jax.ops.segment_max(jnp.ravel(pairs).astype(int), first, first.size)[first] > 0
+        leads = self.is_leader & (first == np.arange(first.size)).reshape(pairs.shape)
+        mean = partial(mean_of_sharers, first, self.is_leader)
+        return SharedKinks(joined.reshape(pairs.shape), leads, mean)
 
     def rest_unfed(self, parameters: Parameters, codes: Int[Array, "H P"]) -> Int[Array, "H P"]:
         """Return sides in which pairs without inputs are off where they would slide."""
@@ -394,13 +402,12 @@ class ModuleFlow(AbstractSlidingFlow):
         parameters: Parameters,
         codes: Int[Array, "H P"],
         at_event: Bool[Array, "H P"],
-        rests: Bool[Array, "H P"],
+        counted: Bool[Array, "H P"],
     ) -> tuple[Bool[Array, "H P"], Bool[Array, ""]]:
         """Return the pairs that meet at an event, and whether their sides have to be proven.
 
         They have where two pairs of one sample feed others that nothing else feeds, and where the
-        kinks depend on each other: more of them meet than there are directions. Those at which a
-        dead unit still `rests` after the event do not count.
+        kinks depend on each other: more of the `counted` meet than there are directions.
         """
         pairs = self.with_followers(at_event | (codes == SLIDING))
         above, _ = self.sides_above(parameters, codes, pairs)
@@ -408,16 +415,8 @@ class ModuleFlow(AbstractSlidingFlow):
         several = jnp.sum(at_kinks, axis=0) > 1
         torn = jnp.any(above & several[None])
         return at_kinks | above, torn | self._depend_on_each_other(
-            parameters, codes, self._lead_for_now(codes, pairs) & at_kinks & ~rests
+            parameters, codes, at_kinks & counted
         )
-
-    def _lead_for_now(self, codes: Int[Array, "H P"], pairs: Bool[Array, "H P"]) -> Array:
-        """Return flags (H, P) of the first pairs at their kinks, with `pairs` at their kinks."""
-        first = self.first_of_sharers(self.gates(jnp.where(pairs, OFF, codes)))
-        if first is None:
-            return self.is_leader
-        own = np.arange(self.leader.size, dtype=self.leader.dtype)
-        return self.is_leader & (first == own).reshape(codes.shape)
 
     def with_followers(self, leaders: Bool[Array, "H P"]) -> Bool[Array, "H P"]:
         """Return flags of all pairs that share a flagged leader's kink."""

@@ -1,6 +1,5 @@
 """State of a choice of sides in several layers: the event, the choice pass by pass, who rests."""
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -9,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int, Int8, PyTree
 
 from flowlin._tools.arrays import Parameters
 from flowlin.engine.kinks import unfed
+from flowlin.engine.kinks.shared_kinks import SharedKinks
 from flowlin.engine.kinks.sides import OFF, ON, TURNED, LayerSides
 
 
@@ -45,6 +45,7 @@ class KinkEvent(eqx.Module):
     ]  # the same, split among all that come to share it at the event
     fired: Bool[Array, "H P"]
     at_kink: Bool[Array, "H P"]  # |z| may be rounding
+    is_leader: Bool[Array, "H P"]  # the first pair at each kink that comes to be shared
 
 
 def rests_of(
@@ -69,17 +70,18 @@ def event_at(
     sides: LayerSides,
     fired: Bool[Array, "H P"],
     near: Bool[Array, "H P"],
-    share: Callable[[Array], Array] | None,
+    shared: SharedKinks,
 ) -> KinkEvent:
     """Return the event of the pairs that `fired`, others being `near` their kinks.
 
-    `share` splits values among pairs that share a kink, with those at theirs off.
+    `shared` are the kinks as pairs share them with those at theirs off.
     """
     full, u = flow.pass_with_slides(parameters, flow.fix_sides(sides))
-    split, drive = flow.splitter(full), flow.kink_drive(full.drive)
+    split, drive = flow.splitter(full, sides.shares), flow.kink_drive(full.drive)
     u, strength = split(u), split(drive)
-    joined = strength if share is None else share(drive)
-    return KinkEvent(parameters, sides, full, u, strength, joined, fired, near)
+    joined = strength if shared.split is None else shared.split(drive)
+    leads = shared.is_leader
+    return KinkEvent(parameters, sides, full, u, strength, joined, fired, near, leads)
 
 
 def exit_ray(flow: Any, event: KinkEvent, fired: Bool[Array, "H P"]) -> Float[Array, "H P"]:

@@ -303,9 +303,9 @@ class AbstractSlidingFlow(eqx.Module):
 
 def gram_cosines(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
     """Return the cosines of gradients with this Gram matrix; of one that is zero they are zero."""
-    size = jnp.sqrt(jnp.diagonal(gram))
-    sizes = size[:, None] * size[None]
-    return jnp.where(sizes > 0, gram / jnp.where(sizes > 0, sizes, 1.0), 0.0)
+    square = jnp.diagonal(gram)
+    inverse = jnp.where(square > 0, 1 / jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
+    return inverse[:, None] * gram * inverse[None]
 
 
 def errors_at_zero_outputs(task: Task, loss: Loss) -> Float[Array, "1 P"]:

@@ -133,8 +133,16 @@ class _WalkProgress(eqx.Module):
     y: Parameters
     state: WalkState
     error: Parameters
+    allowed: Parameters  # the error from the step's start to y that the controller allows
     pieces: StepPieces
     count: Int[Array, ""]
+
+    @property
+    def error_norm(self) -> Array:
+        """The controller's norm of the error; a step is accepted below one."""
+        ratios = jax.tree.map(jnp.divide, lax.stop_gradient(self.error), self.allowed)
+        flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(ratios)])
+        return jnp.sqrt(jnp.mean(flat**2))
 
 
 class ExactWalk(Forwarding[WalkState]):
@@ -203,6 +211,7 @@ class ExactWalk(Forwarding[WalkState]):
             y=y0,
             state=state,
             error=jax.tree.map(jnp.zeros_like, y0),
+            allowed=jax.tree.map(jnp.ones_like, y0),
             pieces=self._empty_pieces(terms, t0, t1, y0, state),
             count=jnp.zeros((), int),
         )
@@ -214,11 +223,11 @@ class ExactWalk(Forwarding[WalkState]):
                 self.flow, self.solver, terms, walk.t, t1, walk.y, frozen,
                 walk.state.inner, walk.state.jump, walk.state.approach, rtol, error_at_rest,
             )  # fmt: skip
-            return self._advance_past(walk, piece)
+            return self._advance_past(walk, piece, y0)
 
         def goes_on(walk: _WalkProgress) -> Array:
             # A chain that the controller will reject for its error need not be walked on.
-            hopeless = self._error_norm(walk.error, y0, walk.y) > 1.1
+            hopeless = walk.error_norm > 1.1
             trouble = jnp.any(walk.state.sides.failure != RESOLVED)
             return (walk.t < t1) & (walk.count < self.pieces) & ~hopeless & ~trouble
 
@@ -231,11 +240,11 @@ class ExactWalk(Forwarding[WalkState]):
             buffers=lambda w: w.pieces,
         )
         trouble = jnp.any(walk.state.sides.failure != RESOLVED)
-        error = self._next_step_error(walk, self.error_order(terms), t0, t1, y0)
+        error = self._next_step_error(walk, self.error_order(terms), t0, t1)
         result = diffrax.RESULTS.where(trouble, UNDECIDED, diffrax.RESULTS.successful)
         return walk.y, error, {"pieces": walk.pieces}, walk.state, result
 
-    def _advance_past(self, walk: _WalkProgress, piece: Piece) -> _WalkProgress:
+    def _advance_past(self, walk: _WalkProgress, piece: Piece, y0: Parameters) -> _WalkProgress:
         """Move the walk past a piece, to the sides that hold after the event at its end."""
         sides, log = self.switching.switch_sides(piece, walk.state.sides, walk.state.log)
         end = jnp.where(jnp.any(sides.failure != RESOLVED), piece.end, walk.state.failure_time)
@@ -263,19 +272,12 @@ class ExactWalk(Forwarding[WalkState]):
             y=piece.y1,
             state=state,
             error=jax.tree.map(lambda a, b: jnp.maximum(a, jnp.abs(b)), walk.error, piece.error),
+            allowed=self.error_scale(y0, piece.y1),
             pieces=walk.pieces.with_piece(walk.count, piece),
             count=walk.count + 1,
         )
 
-    def _error_norm(self, error: Parameters, y0: Parameters, y1: Parameters) -> Array:
-        """Return the controller's norm of an error; a step is accepted below one."""
-        ratios = jax.tree.map(jnp.divide, lax.stop_gradient(error), self.error_scale(y0, y1))
-        flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(ratios)])
-        return jnp.sqrt(jnp.mean(flat**2))
-
-    def _next_step_error(
-        self, walk: _WalkProgress, order, t0: Array, t1: Array, y0: Parameters
-    ) -> Parameters:
+    def _next_step_error(self, walk: _WalkProgress, order, t0: Array, t1: Array) -> Parameters:
         """Raise the error so that the next step takes about half of the pieces.
 
         The controller multiplies a step by 0.9 norm^(-1/order). A chain that ended early is thus
@@ -289,9 +291,7 @@ class ExactWalk(Forwarding[WalkState]):
         unfinished = (walk.t < t1) & jnp.all(walk.state.sides.failure == RESOLVED)
         norm = jnp.where(unfinished, jnp.maximum(norm, 1.2), jnp.minimum(norm, 0.9))
         norm = lax.stop_gradient(norm)
-        return jax.tree.map(
-            lambda e, s: jnp.maximum(e, norm * s), walk.error, self.error_scale(y0, walk.y)
-        )
+        return jax.tree.map(lambda e, s: jnp.maximum(e, norm * s), walk.error, walk.allowed)
 
     def _empty_pieces(self, terms, t0, t1, y0, state: WalkState) -> StepPieces:
         """Return room for the pieces of a step."""
