@@ -354,12 +354,8 @@ class DeepSwitching(AbstractSwitching):
         def choose_once(state):
             sides, open_, _ = state
             sides, rates = self._choose_open_sides(parameters, sides.codes, open_, silent)
-            back = (
-                fixed
-                & ~open_
-                & self.flow.is_leader
-                & (rates * sides.codes.astype(rates.dtype) <= 0)
-            )
+            returns = rates * sides.codes.astype(rates.dtype) <= 0
+            back = fixed & ~open_ & self.flow.is_leader & returns
             return sides, open_ | back, jnp.any(back)
 
         start = self._layer_sides(codes), open_, jnp.asarray(True)
@@ -442,7 +438,9 @@ class DeepSwitching(AbstractSwitching):
         u, bounds = read_slots(pressed, chosen), flow.slide_bound(split(flow.kink_drive(at.drive)))
         bound, rate = read_slots(bounds, chosen), q - gram @ u
         noise = read_slots(jnp.broadcast_to(flow.drive_rounding(parameters), codes.shape), chosen)
-        slack_rate = slack * jnp.abs(q) + jnp.abs(gram) @ (slack * jnp.abs(u) + noise)
+        # A sum: for a product with |gram| XLA compiles a transposed copy of it.
+        slack_rate = jnp.sum(jnp.abs(gram) * (slack * jnp.abs(u) + noise), axis=1)
+        slack_rate = slack_rate + slack * jnp.abs(q)
         slack_u = slack * jnp.abs(bound) + noise
         rates = flow.preactivation_rates(parameters, at)
         if flow.decay is not None:  # what decays of z is rounding at a kink
