@@ -439,7 +439,7 @@ class DeepSwitching(AbstractSwitching):
         bound, rate = read_slots(bounds, chosen), q - gram @ u
         noise = read_slots(jnp.broadcast_to(flow.drive_rounding(parameters), codes.shape), chosen)
         # A sum: for a product with |gram| XLA compiles a transposed copy of it.
-        slack_rate = jnp.sum(jnp.abs(gram) * (slack * jnp.abs(u) + noise), axis=1)
+        slack_rate = jnp.sum(jnp.abs(gram) * (slack * jnp.abs(u) + noise)[None], axis=1)
         slack_rate = slack_rate + slack * jnp.abs(q)
         slack_u = slack * jnp.abs(bound) + noise
         rates = flow.preactivation_rates(parameters, at)
