@@ -225,15 +225,15 @@ class OneLayerFlow(eqx.Module):
         """Return the largest u: (1 - s) |C| where C < 0; at C > 0 negative, nothing slides."""
         return -(1 - self.network.slope) * kink_drive
 
-    def slide_and_bound(
+    def slide_and_drive(
         self, parameters: Parameters, forces: Forces, frozen: FixedSides
     ) -> tuple[Array, Array]:
-        """Return u of the sliding pairs and its bound, (H, P); of no meaning elsewhere."""
+        """Return u of the sliding pairs, of no meaning elsewhere, and C of each kink, (H, P)."""
         free, drift = (frozen.gates * forces.drive) @ self.kinks.x, self.drift(parameters)
         free = free if drift is None else free + drift
         u = by_unit(frozen.slide_solver, free)
-        bound = self.slide_bound(self.kinks.kink_drive(forces.drive))
-        return jnp.take_along_axis(u, frozen.slot_index, axis=1), bound
+        strength = self.kinks.kink_drive(forces.drive)
+        return jnp.take_along_axis(u, frozen.slot_index, axis=1), strength
 
     def side_distances(self, parameters: Parameters, frozen: FixedSides) -> Float[Array, "H P"]:
         """Return |z| of pairs on their sides, as `margins` has it."""
@@ -255,7 +255,8 @@ class OneLayerFlow(eqx.Module):
     ) -> tuple[Float[Array, "2 H P"], Float[Array, "H P"]]:
         """Return `margins`, and the `slide_bound` of each kink: negative where it repels."""
         forces = self.forces_at(parameters, frozen.gates)
-        u, bound = self.slide_and_bound(parameters, forces, frozen)
+        u, strength = self.slide_and_drive(parameters, forces, frozen)
+        bound = self.slide_bound(strength)
         slides = frozen.codes == SLIDING
         side = jnp.where(frozen.codes == OFF, -forces.z, forces.z)
         highest = jnp.where(slides, bound - u, jnp.where(frozen.rests, bound, 1.0))
@@ -340,7 +341,8 @@ def effective_gates(
     """
     frozen = flow.fix_sides(sides)
     forces = flow.forces_at(parameters, frozen.gates)
-    u, bound = flow.slide_and_bound(parameters, forces, frozen)
+    u, strength = flow.slide_and_drive(parameters, forces, frozen)
+    bound = flow.slide_bound(strength)
     share = (1 - flow.network.slope) * u / jnp.where(bound > 0, bound, 1.0)
     moved = share[:, flow.kinks.leader] * jnp.sign(flow.kinks.scale)[None]
     return frozen.gates + jnp.where(sides.codes == SLIDING, moved, 0.0)

@@ -51,15 +51,14 @@ def point_state(flow: OneLayerFlow, parameters: Parameters, sides: Sides) -> Poi
     parameters = lax.stop_gradient(parameters)
     frozen = lax.stop_gradient(flow.fix_sides(sides))
     forces: Forces = flow.forces_at(parameters, frozen.gates)
-    u, bound = flow.slide_and_bound(parameters, forces, frozen)
-    strength = flow.kinks.kink_drive(forces.drive)
+    u, strength = flow.slide_and_drive(parameters, forces, frozen)
     near = jnp.abs(forces.z) <= flow.z_rounding(parameters)
     return PointState(
         codes=sides.codes,
         drive=forces.drive,
         kink_drive=strength,
         at_kink=near,
-        nearer_bound=2 * u > bound,
+        nearer_bound=2 * u > flow.slide_bound(strength),
         drift=flow.drift(parameters),
         rests=sides.rests,
         turns=drive_vanishes(strength, forces.error, parameters),
