@@ -267,7 +267,7 @@ def test_so_are_those_of_a_module():
         return fl.gradient_flow(module, task, end, kinks=fl.ExactKinks(slots=16), **how)
 
     def walk(module, task, end):
-        return walk_to(module, task, float(end))
+        return walk_to(module, task, jnp.asarray(end, float))
 
     found = []
     for seed in range(20):
