@@ -142,7 +142,7 @@ class DeepFlow(AbstractSlidingFlow):
         """Return None: who shares a kink is told by a pass (`splitter`)."""
         del gates
 
-    def shared_kinks(self, codes: Int[Array, "H P"], pairs: Bool[Array, "H P"]) -> SharedKinks:
+    def sharers_at(self, codes: Int[Array, "H P"], pairs: Bool[Array, "H P"]) -> SharedKinks:
         """Return the kinks as pairs share them where `pairs` at theirs are off.
 
         With biases: where all units below are off, or have just come to their kinks, z is the bias

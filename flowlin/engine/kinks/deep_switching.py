@@ -166,7 +166,7 @@ class DeepSwitching(AbstractSwitching):
         flow = self.flow
         near = flow.is_at_kink(parameters, widely=not flow.feeds_all)
         at_kinks = near | fired | (sides.codes == SLIDING)
-        shared = flow.shared_kinks(sides.codes, at_kinks)
+        shared = flow.sharers_at(sides.codes, at_kinks)
         near = near | (shared.pairs & flow.is_leader)
         rests, here = sides.rests == RESTS, near | fired  # fired: up to an error of the step
         turns, fired = fired & rests, fired & ~rests

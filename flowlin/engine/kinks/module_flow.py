@@ -355,7 +355,7 @@ class ModuleFlow(AbstractSlidingFlow):
         margins = jnp.stack([jnp.where(slides, u, side), highest])
         return jnp.where(self.is_leader[None], margins, 1.0), bound
 
-    def shared_kinks(self, codes: Int[Array, "H P"], pairs: Bool[Array, "H P"]) -> SharedKinks:
+    def sharers_at(self, codes: Int[Array, "H P"], pairs: Bool[Array, "H P"]) -> SharedKinks:
         """Return the kinks as pairs share them where `pairs` at theirs are off."""
         first = self.first_of_sharers(self.gates(jnp.where(pairs, OFF, codes)))
         if first is None:
