@@ -32,7 +32,7 @@ COMPILED = {"not slow": 40.0, "slow": 165.0}
 PROCESS_MAPS = Path("/proc/self/maps")  # a line each
 
 LISTED = 10  # tests that compile most
-# Maps of memory, up to 25 a program, above which programs are forgotten: between files, and at the
+# Maps of memory, above which programs are forgotten: between files, and at the
 # latest after a test, since those of one file share programs. Linux ends a worker above 65,530.
 MAPS, MOST_MAPS = 40_000, 55_000
 

@@ -226,3 +226,22 @@ def test_a_walk_does_not_grow(compiled_walk):
     """A first run waits for the compiler, by about 7 ms for each kernel, however small."""
     kernels = compiled_walk.count(" fusion(")
     assert MOST_KERNELS * 0.7 < kernels < MOST_KERNELS
+
+
+@pytest.mark.skipif(not budget.PROCESS_MAPS.exists(), reason="maps of memory are told by Linux")
+def test_programs_are_forgotten_before_their_maps_of_memory_run_out(monkeypatch):
+    """A process may have 65,530: at the next one it is aborted, with all that it has computed."""
+
+    def grow(units):
+        start = fl.LinearNetwork((jnp.full((units, 1), 0.1), jnp.full((1, units), 0.1)))
+        return fl.gradient_flow(start, SMALL, 5.0)
+
+    grow(2)
+    grow(3)
+    many, before = programs(lambda: grow(2))
+    assert many == 0
+    monkeypatch.setattr("flowlin._tools.memory.MAPS_SHARE", 0.0)
+    grow(4)  # programs are counted by the next run after one has compiled
+    many, after = programs(lambda: grow(2))
+    assert many > 0
+    assert after.losses.tolist() == before.losses.tolist()

@@ -1,8 +1,10 @@
 """Checks, before anything is allocated, that what somebody asks for fits into memory.
 
-An allocation beyond it does not raise: XLA aborts, or the system kills, the whole process.
+An allocation beyond it does not raise: XLA aborts, or the system kills, the whole process. So it
+is with the maps of memory that compiled programs take.
 """
 
+import gc
 import os
 import sys
 
@@ -10,6 +12,8 @@ import jax
 import jax.core
 
 CGROUP = "/sys/fs/cgroup/memory.max"  # of a container
+MAPS, MOST_MAPS = "/proc/self/maps", "/proc/sys/vm/max_map_count"  # a line each; their limit
+MAPS_SHARE = 0.85  # of all maps that a process may have, above which programs are forgotten
 
 
 def available_memory() -> int:
@@ -35,3 +39,20 @@ def require_memory(name: str, value: object, size: int, remedy: str) -> None:
             f"`{name}` = {value} asks for {size / 2**30:.3g} GiB of memory, and there are "
             f"{available_memory() / 2**30:.3g} GiB. {remedy}."
         )
+
+
+def forget_programs() -> None:
+    """Forget compiled programs where they have nearly all maps of memory that Linux allows.
+
+    On a CPU, XLA maps a walk of one layer to some 800 regions of memory, one of an MLP to 1,600. A
+    process may have 65,530: eighty widths of one network are enough for it to be aborted, with all
+    that it has computed. What is called again is compiled again.
+    """
+    try:
+        with open(MOST_MAPS, encoding="ascii") as limit, open(MAPS, "rb") as maps:
+            full = maps.read().count(b"\n") > MAPS_SHARE * int(limit.read())
+    except (OSError, ValueError):  # not Linux
+        return
+    if full:
+        jax.clear_caches()
+        gc.collect()

@@ -17,6 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, Inexact, PyTree
 
 from flowlin._tools.arrays import Parameters, is_traced
+from flowlin._tools.memory import forget_programs
 
 # ---- What an exact walk takes for rounding, per precision of its numbers.
 
@@ -201,7 +202,11 @@ def jit_by_array(function: Function) -> Function:
     `in_full_precision`.
     """
 
+    has_compiled = False  # since programs were last counted, which takes as long as a short run
+
     def call_on_tree(arrays, places, structure, *args, **options):
+        nonlocal has_compiled
+        has_compiled = True
         tree = jax.tree.unflatten(structure, [arrays[place] for place in places])
         return function(tree, *args, **options)
 
@@ -210,7 +215,11 @@ def jit_by_array(function: Function) -> Function:
 
     @functools.wraps(function)
     def call_compiled(tree, *args, **options):
+        nonlocal has_compiled
         leaves, structure = jax.tree.flatten(tree)
+        if has_compiled and not is_traced(leaves):
+            has_compiled = False
+            forget_programs()
         # Numbers and functions are part of the program, whichever object holds them.
         names = [id(leaf) if eqx.is_array(leaf) else ~k for k, leaf in enumerate(leaves)]
         arrays = dict(zip(names, leaves, strict=True))

@@ -111,7 +111,7 @@ def _graze_lines(flow: Any) -> list[tuple[str, ...]]:
     since = concrete_array(flow.counts.get("slides_decayed"), 0)
     if since is not None and np.isfinite(since):
         held = f"from t = {since:.6g} on a pair slides by a drive within the error"
-        rows.append(("slides", f"{held}: its end would not be seen"))
+        rows.append(("slides", f"{held}: its end is not seen"))
     return rows
 
 
