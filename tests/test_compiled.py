@@ -228,6 +228,7 @@ def test_a_walk_does_not_grow(compiled_walk):
     assert MOST_KERNELS * 0.7 < kernels < MOST_KERNELS
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not budget.PROCESS_MAPS.exists(), reason="maps of memory are told by Linux")
 def test_programs_are_forgotten_before_their_maps_of_memory_run_out(monkeypatch):
     """A process may have 65,530: at the next one it is aborted, with all that it has computed."""
