@@ -32,8 +32,9 @@ COMPILED = {"not slow": 40.0, "slow": 165.0}
 PROCESS_MAPS = Path("/proc/self/maps")  # a line each
 
 LISTED = 10  # tests that compile most
-# Maps of memory, above which programs are forgotten: between files, and at the
-# latest after a test, since those of one file share programs. Linux ends a worker above 65,530.
+# Maps of memory above which programs are forgotten: between files, and at the latest after a test,
+# since those of one file share programs. Linux ends a worker above 65,530; the library forgets at
+# 55,700, between two runs, which a test that counts what it compiles would take for its own.
 MAPS, MOST_MAPS = 40_000, 55_000
 
 BEGIN = pytest.StashKey[float]()  # when this process began, monotonic

@@ -199,7 +199,7 @@ def jit_by_array(function: Function) -> Function:
     A run's task is also its objective's, its solver's and its events'. A compiled program takes
     every leaf for another array and would compute with each of them anew, so every array is
     handed over once. Programs of small arrays are compiled with `OLDER_LOOPS`, and all of them
-    `in_full_precision`.
+    `in_full_precision`. A call that follows one that compiled may `forget_programs` first.
     """
 
     has_compiled = False  # since programs were last counted, which takes as long as a short run

@@ -166,7 +166,7 @@ class DeepFlow(AbstractSlidingFlow):
     def splitter(self, at: ForwardPass, shares: None = None) -> Callable[[Array], Array]:
         """Return what splits values among the pairs that share a kink by what is sent to them.
 
-        With biases that depends on the pass's gates alone.
+        With biases that depends on the pass's gates alone. `shares` is of modules.
         """
         del shares
         leads = [kinks.is_leader for kinks in self.kinks]
