@@ -129,6 +129,7 @@ def _require_sides(
     return found
 
 
+@eqx.filter_jit
 def _maps_from_gates(
     network: AbstractNetwork, x: Array, gates: tuple[Array, ...], layer: int | None
 ) -> EffectiveMap:
@@ -154,11 +155,13 @@ def _maps_from_gates(
     return jax.vmap(map_of_sample)(gates)
 
 
+@eqx.filter_jit
 def _tangent_maps(network: ForeignModel, x: Array) -> EffectiveMap:
     """Return the tangents of a module without known kinks at the samples."""
     return _tangents_of(network, x, lambda sample, _: network.module(sample), ())
 
 
+@eqx.filter_jit
 def _tangents_at_gates(
     network: ForeignModel, x: Array, sides: tuple[Array, ...] | None
 ) -> EffectiveMap:
@@ -193,6 +196,7 @@ def _tangents_of(
     return jax.vmap(tangent_of_sample)(x, gates)
 
 
+@eqx.filter_jit
 def _maps_from_columns(network: AbstractModel, x: Array) -> EffectiveMap:
     """Return the maps of a network whose gates belong to samples, column by column."""
 

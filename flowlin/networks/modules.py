@@ -380,6 +380,7 @@ def unit_places(model: AbstractModel) -> tuple[UnitPlace, ...]:
     return tuple(UnitPlace(f"weights[{k}]", (width,)) for k, width in enumerate(model.hidden))
 
 
+@eqx.filter_jit  # one program, not one per operation
 def module_preactivations_off_kinks(
     model: ForeignModel, x: Float[Array, "P N_in"]
 ) -> tuple[Float[Array, "P H"], ...]:

@@ -428,6 +428,7 @@ class GatedLinearNetwork(AbstractNetwork):
         return forward_pass(self.parameters, self.bias_strength, x[None], activate_layer)[0][0]
 
 
+@eqx.filter_jit  # one program, not one per operation
 def preactivations_off_kinks(
     network: AbstractNetwork, x: Float[Array, "P N_in"]
 ) -> tuple[Float[Array, "P H"], ...]:
