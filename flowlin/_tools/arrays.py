@@ -156,12 +156,17 @@ def automatic_mesh(mesh: Mesh) -> Mesh:
 
 
 def first_rows(tree: PyTree, rows: int) -> PyTree:
-    """Cut every array of a tree to its first rows.
+    """Cut every array of a tree to its first rows, as `rows_within` does."""
+    return rows_within(tree, slice(rows))
+
+
+def rows_within(tree: PyTree, kept: slice) -> PyTree:
+    """Return of every array of a tree the rows of a slice.
 
     By NumPy, since JAX compiles a program for every number of them; not so for an array of which
     other processes hold a part.
     """
-    return jax.tree.map(lambda a: a[:rows] if _is_distributed(a) else np.asarray(a)[:rows], tree)
+    return jax.tree.map(lambda a: a[kept] if _is_distributed(a) else np.asarray(a)[kept], tree)
 
 
 def join_rows(*trees: PyTree) -> PyTree:

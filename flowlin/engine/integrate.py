@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
-from flowlin._tools.arrays import Parameters, as_parameters, replace_fields
+from flowlin._tools.arrays import Parameters, as_parameters, replace_fields, rows_within
 from flowlin._tools.numerics import jit_by_array
 from flowlin.engine.kinks.kink_places import kink_places
 from flowlin.engine.kinks.kink_policies import ExactKinks
@@ -314,11 +314,12 @@ class FlowRun(AbstractRun):
         Rows that an earlier part has saved are left out: `first` tells that there is none.
         """
         taken = int(start.counts["num_steps"])
-        allowance = Budget(jnp.asarray(budget), jnp.asarray(limits.steps - taken), UNLIMITED_STEPS)
+        accepted, tried = jax.device_put((budget, limits.steps - taken))  # compiles nothing
+        allowance = Budget(accepted, tried, UNLIMITED_STEPS)
         flow = trim_run(self._with_names(self.without_names.solve_segment(start, allowance)))
         wanted = slice(None if first else 1, -1 if is_paused(flow, limits) else None)
         if self.ts is None and wanted != slice(None):  # rows at the ends, but not at pauses
-            flow = flow.with_rows(lambda a: a[wanted])
+            flow = flow.with_rows(lambda rows: jax.device_put(rows_within(rows, wanted)))
         return flow
 
     def solve_whole(self, budget: Budget, dense: bool) -> Trajectory:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -135,8 +136,7 @@ class Modes(AbstractPreparedMeasure):
     @property
     def full_strength(self) -> Float[Array, " K"]:
         """Return the strength s/d at convergence, (K,); 0 for modes that the data do not drive."""
-        driven = (self.s > 0) & (self.d > 0)
-        return jnp.where(driven, self.s / jnp.where(driven, self.d, 1.0), 0.0)
+        return _full_strength(self.s, self.d)
 
     @checked(x=real_array)
     def augmented(self, x: Float[Array, "P N_in"]) -> Float[Array, "P N"]:
@@ -203,6 +203,13 @@ CHECKS_BY_NAME["check"] = boolean
 
 
 # Compiled, since every call of `gradient_flow` with mode hits comes here.
+@jax.jit
+def _full_strength(s: Float[Array, "*K"], d: Float[Array, "*K"]) -> Float[Array, "*K"]:
+    """Return s/d, or 0 where either is not positive."""
+    driven = (s > 0) & (d > 0)
+    return jnp.where(driven, s / jnp.where(driven, d, 1.0), 0.0)
+
+
 @jit_by_array
 def _mode_strengths(modes: Modes, x: Array, weights: Array | None, linear: bool) -> "ModeStrengths":
     """Multiply the task's part of the strengths out, X v / (P d), once for all networks."""

@@ -58,12 +58,12 @@ def first_branch(log: Any) -> FirstBranch | None:
     found = np.flatnonzero(np.isfinite(times))
     if not len(found):
         return None
-    first = int(np.argmin(times))
-    reasons = [REASONS.get(int(log.new[k]), "") for k in found]
+    first, new = int(np.argmin(times)), np.asarray(log.new)
+    reasons = [REASONS.get(int(new[k]), "") for k in found]
     return FirstBranch(
         time=float(times[first]),
-        reason=REASONS.get(int(log.new[first]), ""),
-        pair=_pair_name(log, int(log.component[first])),
+        reason=REASONS.get(int(new[first]), ""),
+        pair=_pair_name(log, int(np.asarray(log.component)[first])),
         counts={reason: reasons.count(reason) for reason in dict.fromkeys(reasons)},
     )
 

@@ -59,6 +59,7 @@ def measure_networks(
     return _map_networks(measure, networks, task)
 
 
+@eqx.filter_jit
 def _first_network(networks: AbstractModel) -> AbstractModel:
     """Return the first of stacked networks; zeros of its shape where there is none."""
 

@@ -77,7 +77,7 @@ class StiffnessCheck(AbstractPause):
         accepted = int(at.counts["num_accepted_steps"])
         if self.switched or accepted < self.first or accepted & (accepted - 1):
             return run, flow
-        step = float(at.controller.next_end - at.t)
+        step = float(at.controller.next_end) - float(at.t)
         if not self.averaged and float(run.t1) - float(at.t) < _steps_ahead(run) * step:
             self.first = NEXT_IF_SHORT  # a pause costs milliseconds, as many as a short run
             return run, flow
