@@ -227,7 +227,8 @@ def choose_method(
     """Choose the method for a problem, and say why: the user's choices first, else by its facts."""
     network, dtype = problem.network, problem.network.dtype
     sites, asked = loss_sites_apart(problem), kinks
-    known, kinks_because = network.facts.kinks, network.facts.kinks_because
+    facts = network.facts
+    known, kinks_because = facts.kinks, facts.kinks_because
     _require_known_kinks(kinks, known, kinks_because)
     has_kinks = bool(kink_places(problem))
     if has_kinks and kinks is not None:

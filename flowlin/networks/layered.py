@@ -93,6 +93,18 @@ def forward_pass(
     return h, tuple(preactivations)
 
 
+def owners_of_layers(weights: Weights, biases: Biases) -> tuple[tuple[str, int | None], ...]:
+    """Return units by layers; the output bias, and a single layer's weights, own themselves."""
+    last = len(weights) - 1
+    owners: list[tuple[str, int | None]] = [(f"layer {k}", -2) for k in range(last)]
+    # Units of which every gate has a readout of its own are not counted with these.
+    alone = not last or weights[-1].shape[-1] != weights[-2].shape[-2]
+    owners.append(("readout", None) if alone else (f"layer {last - 1}", -1))
+    of_biases = [("bias", None) if k == last else (f"layer {k}", -1) for k in range(last + 1)]
+    given = (own for own, b in zip(of_biases, biases, strict=True) if b is not None)
+    return (*owners, *given)
+
+
 class AbstractLayered(AbstractOwnModel):
     """Networks of layers: weights (N_out_l, N_in_l), biases (N_out_l,) or None, and c in front."""
 
@@ -115,25 +127,15 @@ class AbstractLayered(AbstractOwnModel):
     @property
     def facts(self) -> ModelFacts:
         """Its widths, and units by layers; it has no kinks, or always a policy for them."""
-        name, layers = type(self).__name__, range(len(self.weights))
-        of_biases = (k for k in layers if self.biases[k] is not None)
-        widest = max((w.shape[-1] for w in self.weights[1:]), default=self.weights[-1].shape[-2])
+        weights, biases = self.weights, self.biases
+        name, layers = type(self).__name__, range(len(weights))
+        of_biases = (k for k in layers if biases[k] is not None)
+        widest = max((w.shape[-1] for w in weights[1:]), default=weights[-1].shape[-2])
         return ModelFacts(
-            name=name, kind=name, hidden=tuple(w.shape[-2] for w in self.weights[:-1]),
-            owners=self._owners(), layers=(*layers, *of_biases),
+            name=name, kind=name, hidden=tuple(w.shape[-2] for w in weights[:-1]),
+            owners=owners_of_layers(weights, biases), layers=(*layers, *of_biases),
             kinks="none", kinks_because="the network has no kinks", numbers_per_sample=widest,
         )  # fmt: skip
-
-    def _owners(self) -> tuple[tuple[str, int | None], ...]:
-        """Return units by layers; the output bias, and a single layer's weights, own themselves."""
-        last = len(self.weights) - 1
-        weights: list[tuple[str, int | None]] = [(f"layer {k}", -2) for k in range(last)]
-        # Units of which every gate has a readout of its own are not counted with these.
-        alone = not last or self.weights[-1].shape[-1] != self.weights[-2].shape[-2]
-        weights.append(("readout", None) if alone else (f"layer {last - 1}", -1))
-        biases = [("bias", None) if k == last else (f"layer {k}", -1) for k in range(last + 1)]
-        given = (own for own, b in zip(biases, self.biases, strict=True) if b is not None)
-        return (*weights, *given)
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -462,9 +462,7 @@ def _stack_networks(template: AbstractModel, parameters: Parameters, length: int
 
 
 def trim_run(run: Trajectory) -> Trajectory:
-    """Return the run without its padding; a traced one as it is."""
-    if is_traced(run):
-        return run
+    """Return the run, which is not traced, without its padding."""
     kept = int(np.sum(np.isfinite(np.asarray(run.ts))))
     if kept < run.ts.shape[0]:
         run = run.with_rows(lambda rows: jax.device_put(first_rows(rows, kept)))

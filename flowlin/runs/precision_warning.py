@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from flowlin._tools.arrays import ENABLE_X64, is_traced, rms_size
+from flowlin._tools.arrays import ENABLE_X64, rms_size
 from flowlin._tools.warn import warn_user
 from flowlin.engine.integrate import FlowRun
 from flowlin.networks.layered import AbstractLayered
@@ -59,10 +59,10 @@ def warn_uneven(run: FlowRun) -> None:
 
     The error of a step counts against the unit (`flowlin.engine.allowed`), and is then coarser than
     `rtol` by that factor: as where inputs are 1e8 and the weights on them 1e-8, beside a readout of
-    order one. Weights that merely start so small grow out of it. Not under `jit` and `vmap`.
+    order one. Weights that merely start so small grow out of it. The run is not traced.
     """
     network, method = run.problem.network, run.method
-    if is_traced(run) or not method.error_by_unit or run.in_modes is not None:
+    if not method.error_by_unit or run.in_modes is not None:
         return
     if not isinstance(network, AbstractLayered):
         return  # where an array is a unit
