@@ -125,6 +125,18 @@ def test_runs_that_an_event_ends_at_other_rows_compile_nothing():
 
 
 @pytest.mark.slow
+def test_a_run_that_pauses_is_two_programs(tree):
+    """Its state before the first step, and its steps; its rows and pauses compile nothing."""
+    narrow, wide = (
+        fl.LinearNetwork.init(tree, width, 1e-3, key=jax.random.key(0)) for width in (7, 11)
+    )
+    fl.gradient_flow(narrow, tree, 60.0)  # compiles what any run does once
+    many, run = programs(lambda: fl.gradient_flow(wide, tree, 60.0))
+    assert int(run.stats["num_steps"]) > 64
+    assert many == 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 def test_other_numbers_compile_nothing(pair):
     first, second = PAIRS[pair]
