@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from equinox import AbstractVar
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowlin._tools.arguments import argument_error, finite, float_array, number_in
 from flowlin._tools.arrays import (
@@ -93,8 +93,11 @@ def forward_pass(
     return h, tuple(preactivations)
 
 
-def owners_of_layers(weights: Weights, biases: Biases) -> tuple[tuple[str, int | None], ...]:
-    """Return units by layers; the output bias, and a single layer's weights, own themselves."""
+def owners_of_layers(weights: PyTree, biases: PyTree) -> tuple[tuple[str, int | None], ...]:
+    """Return units by layers, from arrays or their shapes alone.
+
+    The output bias, and a single layer's weights, own themselves.
+    """
     last = len(weights) - 1
     owners: list[tuple[str, int | None]] = [(f"layer {k}", -2) for k in range(last)]
     # Units of which every gate has a readout of its own are not counted with these.
