@@ -18,17 +18,14 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# The library is imported by tests and fixtures alone: the process that hands tests out to workers,
-# which reads this file too, would compete with them for the cores.
+import flowlin as fl
+from tests.zoo import ALIGNED
+
 pytest_plugins = ["tests.budget"]
 
 # Tracing allocates many objects that live on, and looking through them again and again is in vain.
+gc.freeze()
 gc.set_threshold(100_000, 50, 100)
-
-
-def pytest_collection_finish():
-    """What has been imported stays."""
-    gc.freeze()
 
 
 def pytest_addoption(parser):
@@ -61,17 +58,12 @@ def key():
 @pytest.fixture(scope="session")
 def tree():
     """The semantic tree, 8 items and 15 features."""
-    import flowlin as fl
-
     return fl.tasks.hierarchy()
 
 
 @pytest.fixture(scope="session")
 def aligned(tree):
     """A balanced network aligned to the tree's modes, equal ones equally strong, and the modes."""
-    import flowlin as fl
-    from tests.zoo import ALIGNED
-
     modes = fl.theory.modes(tree, 1.0)
     product = (modes.u * ALIGNED[None]) @ modes.v.T
     return fl.LinearNetwork.balanced(tree, product=product, key=jax.random.key(1)), modes
