@@ -42,7 +42,7 @@ PROBLEMS = {  # problem: (contender of flowlin, error, what it is)
     "events 32": ("flowlin", 1e-7, "hitting times of 32 modes"),
 }
 JOBS = {  # as `benchmarks/latency.py` calls them
-    "README": "the ten lines, all printed",
+    "README": "the ten lines, with figure",
     "ten lines": "their flow alone",
     "linear, mode hits": "a linear flow with hits",
     "linear": "a linear flow",
