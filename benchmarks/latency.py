@@ -121,7 +121,7 @@ def contest(job: str, folders: list[pathlib.Path], repeats: int) -> dict[str, An
     except RuntimeError as error:
         print(f"not of the other version: {str(error).strip().splitlines()[-1]}", flush=True)
     for _ in range(repeats - 1):
-        for rows, folder in zip(found, folders, strict=False):
+        for rows, folder in zip(found, folders, strict=False):  # without one that cannot do it
             rows.append(measured(job, folder))
     medians = [
         {name: float(np.median([row[name] for row in rows])) for name in rows[0]} for rows in found

@@ -202,7 +202,6 @@ CHECKS_BY_NAME["modes"] = instance_of(Modes, "modes, as `theory.modes(task, netw
 CHECKS_BY_NAME["check"] = boolean
 
 
-# Compiled, since every call of `gradient_flow` with mode hits comes here.
 @jax.jit
 def _full_strength(s: Float[Array, "*K"], d: Float[Array, "*K"]) -> Float[Array, "*K"]:
     """Return s/d, or 0 where either is not positive."""
@@ -210,6 +209,7 @@ def _full_strength(s: Float[Array, "*K"], d: Float[Array, "*K"]) -> Float[Array,
     return jnp.where(driven, s / jnp.where(driven, d, 1.0), 0.0)
 
 
+# Compiled, since every call of `gradient_flow` with mode hits comes here.
 @jit_by_array
 def _mode_strengths(modes: Modes, x: Array, weights: Array | None, linear: bool) -> "ModeStrengths":
     """Multiply the task's part of the strengths out, X v / (P d), once for all networks."""

@@ -242,10 +242,9 @@ def gradient_flow(
         reference=_origin_of_flow(task, loss, choice, solver is None and not dense),
         in_modes=in_modes,
     )
-    traced = is_traced(run)
-    limits = _limits_of(run, traced, max_steps, max_events)
+    limits = _limits_of(run, max_steps, max_events)
     edge_known = warn_past_edge(run)
-    if traced:
+    if is_traced(run):
         flow = _trace_flow(run, dense, limits, progress, checkpoint)
     else:
         flow = drive_run(_flow_outset(run, dense, limits, progress, checkpoint), limits)
@@ -253,7 +252,7 @@ def gradient_flow(
     return _finish_flow(run, flow, throw, limits, edge_known)
 
 
-def _limits_of(run: FlowRun, traced: bool, max_steps: int | None, max_events: int | None) -> Limits:
+def _limits_of(run: FlowRun, max_steps: int | None, max_events: int | None) -> Limits:
     """Return the numbers of steps and of events at which a run gives up, None by default."""
     steps = LARGEST_STEP_LIMIT if max_steps is None else max_steps
     if max_events:
@@ -261,7 +260,7 @@ def _limits_of(run: FlowRun, traced: bool, max_steps: int | None, max_events: in
     components = sum(watch.channel.size for watch in run.watches)
     if run.method.kinks.walks:  # which logs its gates itself
         components += pair_count(run.problem)
-    events = event_limit_under_jit(components) if traced else DEFAULT_MAX_EVENTS
+    events = event_limit_under_jit(components) if is_traced(run) else DEFAULT_MAX_EVENTS
     return Limits(steps, events)
 
 
